@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 
 from privbench import registry, spec
 from privbench.records.schema import AttackRecord, Record
-from reports.records import measured
-from reports.records.labels import label, place, unique
-from reports.records.measured import Measured, papers_attack, strongest
+from reports.records import knowledge_sets, measured
+from reports.records.labels import attacker_text, knowledge_text, label, place, unique
+from reports.records.measured import ORACLE, Measured, papers_attack, strongest
 from reports.records.number_text import NONE, range_text, span, spread_text
 from reports.records.remarks import NOT_PUBLISHED
-from reports.tables import render, sentences
-from reports.tables.summary import verdicts
+from reports.tables import ladder, render, sentences
+from reports.tables.summary.columns import in_rungs
 
 COLUMNS = ("method", "accuracy, %", "paper's attack, dB", "strongest, dB", "over the floor, dB")
 BEST, UNTRAINED = "best", "0"
@@ -109,9 +109,22 @@ def of_private(records: Sequence[AttackRecord], methods: Sequence[str]) -> str:
 
 
 def of_knowledge(records: Sequence[AttackRecord]) -> str:
-    """A line for each method of a ladder: with how little knowledge an attacker gains, and in which rounds."""
-    lines = [f"- {line}" for line in verdicts.verdicts(records)]
+    """Of each method: the least knowledge that gains before training, every one that does after it, and the best without a gain."""
+    lines = []
+    for name in by_method(records, BEST):
+        untrained = [row for row in _attackers(by_method(records, UNTRAINED)[name]) if row.is_sure]
+        trained = _attackers(by_method(records, BEST)[name])
+        gaining = [row for row in trained if row.is_sure]
+        others = sorted((row for row in trained if not row.is_sure), key=lambda row: -row.psnr_db.mean)
+        for words, rows in ((WHEN[UNTRAINED], untrained[:1]), (WHEN[BEST], [*gaining, *others[:1]])):
+            lines += [f"- {name}, {words}, {knowledge_text(row.first)}: {sentences.of_attack(row)}" for row in rows]
     return "\n".join([*lines, "", _source(records, LADDER)])
+
+
+def _attackers(records: Sequence[AttackRecord]) -> list[Measured]:
+    """The best attack of every set of knowledge, each once, in the order of the rungs; no reference."""
+    rows = knowledge_sets.distinct(knowledge_sets.rows(in_rungs(records), attacker_text))
+    return [row for row in rows if ladder.rung(row.first) != ORACLE]
 
 
 def _strongest(records: Sequence[AttackRecord]) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from reports.records.quotable import SMOKE_NOTE, is_quotable, is_smoke
 
 LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sentence
 LARGE_GAP_PERCENT = 3.0  # the same for accuracy
+# What attacks note of one seed: "photos, fedcg, round 10, seed 103: ...".
+OF_RUN = re.compile(r"(.+, round \d+, seed \d+): (.+)")
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
 NOT_BESIDE = "No published value stands beside it"
@@ -134,7 +137,22 @@ def of_training(records: Sequence[AttackRecord]) -> list[str]:
             lines.append(
                 f"{registry.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
             )
-    return [*lines, *unique(f"note: {note}." for r in records for note in r.notes)]
+    return [*lines, *_notes(records)]
+
+
+def _notes(records: Sequence[AttackRecord]) -> list[str]:
+    """Every note once; of one that several attacked runs share, how many there are and the first of them."""
+    runs: dict[str, list[str]] = {}
+    for note in unique(note for r in records for note in r.notes):
+        of_run = OF_RUN.fullmatch(note)
+        where, text = of_run.groups() if of_run else ("", note)
+        runs.setdefault(text, []).append(where)
+    lines = []
+    for text, places in runs.items():
+        where = f"{places[0]}: " if places[0] else ""
+        others = f" ({len(places)} runs of attacks say so; this is the first)" if len(places) > 1 else ""
+        lines.append(f"note: {where}{text}{others}.")
+    return lines
 
 
 def _against_published(records: Sequence[AttackRecord]) -> list[str]:
