@@ -39,7 +39,7 @@ FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth":
 ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
 KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
 TALL_DB = 50.0  # once something is as tall
-SIDE_POINTS = 9.0  # beside the first and the last round: of half a marker, and of lines that are moved aside
+SIDE_POINTS = 9.0  # beside the first and the last round, at least
 STEP_POINTS = 1.6  # between the lines of one panel
 LEAST_GAP_INCHES = 0.07  # between the names of two ticks
 
@@ -72,7 +72,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         ends.append(
             (axes, [*(Point(names[tag], series_styles[tag]["color"], *end) for tag, end in last.items()), floor])
         )
-        _axes(axes, rounds, wide - 0.45)
+        _axes(axes, rounds, wide - 0.45, len(series_styles))
         if tall:
             _press(axes, top)
         title = style.wrapped(short, wide - 0.2, style.FONT_POINTS)
@@ -138,14 +138,15 @@ def _panel(
     return ends
 
 
-def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
-    """The scale of rounds; `inches` is about how wide the axis is drawn."""
+def _axes(axes: Axes, rounds: dict[float, str], inches: float, lines: int) -> None:
+    """The scale of rounds; `inches` is about how wide the axis is drawn, and so many lines are moved aside on it."""
+    side = max(SIDE_POINTS, (lines - 1) / 2 * STEP_POINTS + LARGEST_MARKER)
     if min(rounds) < 1:
         axes.set_xscale("symlog", linthresh=1, linscale=0.7)
     else:
         axes.set_xscale("log")
     ends = axes.transScale.transform([(min(rounds), 1), (max(rounds), 1)])[:, 0]
-    beside = SIDE_POINTS / 72 / inches * (ends[1] - ends[0])
+    beside = side / 72 / inches * (ends[1] - ends[0])
     wide = axes.transScale.inverted().transform([(ends[0] - beside, 1), (ends[1] + beside, 1)])
     axes.set_xlim(wide[0, 0], wide[1, 0])
     named = _spaced(axes, rounds, inches)

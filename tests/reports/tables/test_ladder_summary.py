@@ -8,6 +8,7 @@ from matplotlib.collections import PolyCollection
 from rich.console import Console
 
 from privbench import registry
+from reports.documents import published
 from reports.figures import psnr_by_round
 from reports.figures.drawing import style
 from reports.records import measured
@@ -253,6 +254,24 @@ def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(rec
             "L1-L2 gradient", "L4 gradient + auxiliary", "L8 oracle", "best floor",
         ]  # fmt: skip
     assert figures[0].legends == []
+
+
+def test_every_marker_lies_within_its_panel_however_many_lines_there_are(tmp_path, monkeypatch, repository):
+    figures = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
+    psnr_by_round.write(published.attacked(repository, "ladder-photos"), tmp_path / "x")
+    figures[0].draw_without_rendering()
+    panels = [axes for axes in figures[0].axes if axes.get_visible()]
+    assert len(panels) == 2
+    for axes in panels:
+        lines = [container.lines[0] for container in axes.containers]
+        assert len(lines) > 10
+        inside = axes.get_window_extent()
+        for line in lines:
+            half = line.get_markersize() / 72 * figures[0].dpi / 2
+            across = line.get_transform().transform(line.get_xydata())[:, 0]
+            assert inside.x0 <= min(across) - half
+            assert max(across) + half <= inside.x1
 
 
 def test_what_is_far_above_the_rest_is_drawn_lower_and_said_so(records, tmp_path, monkeypatch):
