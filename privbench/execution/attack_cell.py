@@ -14,14 +14,15 @@ import torch
 
 from privbench import registry, seeds
 from privbench.data import partition
+from privbench.data.readers.resize import pixels
 from privbench.errors import Damaged, UserError
-from privbench.execution import at_round, audit, broadcast_checks, generator_scores, privacy
+from privbench.execution import at_round, audit, generator_scores, privacy
 from privbench.execution.one_attack import attack_artifact
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
 from privbench.records import victims
 from privbench.records.store import Store
-from privbench.scoring import image_scores, learned_distance
+from privbench.scoring import broadcast_checks, image_scores, learned_distance
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
@@ -205,8 +206,23 @@ def _broadcast(one: CellSeed, seen: Artifact, shot: Snapshot) -> list[dict[str, 
     honest = shot
     if active_server.rounds(one.cell):
         honest = at_round.snapshot(one.store, one.spec, seen.round, one.federation, one.device_name, one.progress)
-    checks = broadcast_checks.of_clients(seen, one.federation, honest, shot)
-    return [check.model_dump() for check in checks]
+    sent = Networks(seen.weights, seen.buffers)
+    checks = []
+    for k, client in enumerate(one.federation.clients):
+        images = client.train.images[: broadcast_checks.IMAGES]
+        batch = Batch(pixels(images, seen.model.image_size), client.train.labels[: broadcast_checks.IMAGES])
+        received = sent if seen.others is None or k == seen.target else seen.others
+        # Private parts are those that each course of events left to the client.
+        fair, crafted = (
+            broadcast_checks.of_networks(seen.model, networks, _networks(private), batch)
+            for networks, private in ((_networks(honest.server), honest.clients[k]), (received, shot.clients[k]))
+        )
+        checks.append({"client": k, "sent": crafted, "honest": fair})
+    return checks
+
+
+def _networks(replica: Replica) -> Networks:
+    return Networks(replica.params, replica.buffers)
 
 
 def attacked_trial(one: CellSeed, seen: Artifact, shot: Snapshot, auxiliary: dict[str, Any]) -> dict[str, Any]:

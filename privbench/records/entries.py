@@ -12,8 +12,6 @@ Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 # Probability of a false alarm of an audit's single releases.
 SURE = 0.001
-# What a client can compute of networks that it receives (privbench/execution/broadcast_checks.py).
-CHECKS = ("largest weight", "loss", "gradient", "one of many", "generator")
 # Of a victim: seed, client, digests of its originals.
 Name = tuple[int, int, tuple[str, ...]]
 
@@ -242,10 +240,10 @@ class SeedResult(StrictModel):
 
 
 class BroadcastCheck(StrictModel):
-    """What one client's own checks say of networks that an active server sent (privbench/execution/broadcast_checks.py)."""
+    """What one client's own checks say of networks that an active server sent (privbench/scoring/broadcast_checks.py)."""
 
     client: int
-    # Of each of CHECKS that there is; None where it is not finite.
+    # Of each of broadcast_checks.CHECKS that there is; None where it is not finite.
     sent: dict[str, float | None]
     honest: dict[str, float | None]  # of what an honest server would have sent in the same round
 

@@ -1,6 +1,6 @@
 """What clients could notice of active servers: their own checks on what they were sent, as multiples of the honest numbers.
 
-A pure function of records; the checks are those of privbench/execution/broadcast_checks.py.
+A pure function of records; the checks are those of privbench/scoring/broadcast_checks.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from privbench import registry
-from privbench.records.entries import CHECKS
 from privbench.records.schema import AttackRecord
+from privbench.scoring.broadcast_checks import CHECKS
 from reports.records.labels import label, place, round_text
 from reports.records.number_text import NONE
 from reports.records.quotable import is_quotable

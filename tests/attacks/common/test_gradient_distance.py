@@ -84,7 +84,10 @@ def test_observed_norms_summed_once_are_those_summed_at_every_evaluation(restart
     summed = products(lambda known: {name: known[name] for name in posed.observed})
     assert handed_in.shape == (3 * restarts, len(posed.observed), 3)
     assert torch.equal(handed_in, summed)
-    assert all(torch.equal(data[problem.squared(n)][0], t[0].square().sum()) for n, t in posed.observed.items())
+    for name, t in posed.observed.items():
+        # Of positive terms, whose sum in another order is off by one rounding a term at most: threads take parts of their own.
+        rounding = t[0].numel() * torch.finfo(t.dtype).eps
+        assert float(data[problem.squared(name)][0]) == pytest.approx(float(t[0].square().sum()), rel=rounding)
 
 
 def test_observed_norms_are_the_same_bits_on_any_number_of_threads():

@@ -103,9 +103,13 @@ def test_a_generator_says_nothing_of_images_that_it_has_not_seen(overfitted):
 
 @pytest.mark.thorough
 def test_a_gan_of_few_images_and_many_epochs_gives_them_away():
-    """Forty images, sixty epochs, no defence: a generator gives away its own client's images, and not the other client's."""
+    """Forty images, 120 epochs, no defence: a generator gives away its own client's images, and not the other client's.
+
+    Of so few images an interval is wide, and how much a GAN memorises depends on the last digits: after 60 epochs some intervals of
+    its own images ended at 0.5, after 120 at 0.63 and more, in AVX-512 on four threads and on one.
+    """
     fed = federation(40, clients=2, test=400)
-    schedule = {"rounds": 1, "generator_epochs": 60, "local_epochs": 1, "batch": 16, "generator.lr": 1e-3}
+    schedule = {"rounds": 1, "generator_epochs": 120, "local_epochs": 1, "batch": 16, "generator.lr": 1e-3}
     setup = setup_of(fed, **schedule)
     state = harness.initial(setup)
     harness.train_round([setup], [state], "alone")

@@ -8,13 +8,14 @@ from torch.nn.functional import cross_entropy
 
 from privbench import presets
 from privbench.data.readers.resize import pixels
-from privbench.execution import broadcast_checks, cell_jobs
-from privbench.execution.broadcast_checks import of_networks, one_of_many
+from privbench.execution import cell_jobs
 from privbench.methods.base import Nets
 from privbench.networks.model import Model
 from privbench.records import schema
-from privbench.records.entries import CHECKS, BroadcastCheck
+from privbench.records.entries import BroadcastCheck
 from privbench.records.store import Store
+from privbench.scoring import broadcast_checks
+from privbench.scoring.broadcast_checks import CHECKS, of_networks, one_of_many
 from privbench.seeds import stream
 from privbench.types import Batch, Networks
 from reports.records import quotable

@@ -19,38 +19,14 @@ import math
 import torch
 from torch import Tensor
 
-from privbench.data.readers.resize import pixels
-from privbench.methods.base import Nets
 from privbench.networks.model import Model
-from privbench.records.entries import CHECKS, BroadcastCheck
 from privbench.seeds import stream
-from privbench.tensors import Parts
-from privbench.training.state import Replica, Snapshot
-from privbench.types import CLASSIFICATION, Artifact, Batch, Federation, Networks
+from privbench.types import CLASSIFICATION, Batch, Networks
+
+CHECKS = ("largest weight", "loss", "gradient", "one of many", "generator")
 
 IMAGES = 16  # of a client, the first ones: as many as a usual mini-batch
 MATRIX_DIMS = 2  # and more: weights of linear and convolutional layers
-
-
-def of_clients(seen: Artifact, fed: Federation, honest: Snapshot, crafted: Snapshot) -> list[BroadcastCheck]:
-    """The checks of every client on what it was sent, and on what an honest server would have sent it.
-
-    `honest` and `crafted` hold the private parts that each client has in either course of events; `seen` what was sent.
-    """
-    sent = Networks(seen.weights, seen.buffers)
-    checks = []
-    for k, client in enumerate(fed.clients):
-        images = client.train.images[:IMAGES]
-        batch = Batch(pixels(images, seen.model.image_size), client.train.labels[:IMAGES])
-        received = sent if seen.others is None or k == seen.target else seen.others
-        checks.append(
-            BroadcastCheck(
-                client=k,
-                sent=of_networks(seen.model, received, _networks(crafted.clients[k]), batch),
-                honest=of_networks(seen.model, _networks(honest.server), _networks(honest.clients[k]), batch),
-            )
-        )
-    return checks
 
 
 def of_networks(model: Model, received: Networks, private: Networks, batch: Batch) -> dict[str, float | None]:
@@ -66,7 +42,8 @@ def of_networks(model: Model, received: Networks, private: Networks, batch: Batc
         trained = {
             part: {n: t.clone().requires_grad_(True) for n, t in received.params[part].items()} for part in parts
         }
-        loss = _loss(model, private.params | trained, private.buffers | received.buffers, image[None], label[None])
+        networks = Networks(private.params | received.params | trained, private.buffers | received.buffers)
+        loss = _loss(model, networks, image[None], label[None])
         tensors = [t for part in trained.values() for t in part.values()]
         gradients.append(torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True))
         losses.append(loss.detach())
@@ -74,7 +51,8 @@ def of_networks(model: Model, received: Networks, private: Networks, batch: Batc
     norm = torch.stack([t.mean(0).square().sum() for t in of_tensors]).sum().sqrt()
     values = [torch.stack(sizes).max(), torch.stack(losses).mean(), norm, one_of_many(of_tensors)]
     if "generator" in received.params and model.gan != "image":
-        values.append(_gap(model, private.params | received.params, private.buffers | received.buffers, batch))
+        both = Networks(private.params | received.params, private.buffers | received.buffers)
+        values.append(_gap(model, both, batch))
     # Without a generator the last check is missing.
     return {name: float(v) if math.isfinite(v) else None for name, v in zip(CHECKS, values, strict=False)}
 
@@ -90,21 +68,30 @@ def one_of_many(gradients: list[Tensor]) -> Tensor:
     return torch.stack(ratios).nan_to_num(0.0, math.inf).max()
 
 
-def _gap(model: Model, params: Parts, buffers: Parts, batch: Batch) -> Tensor:
+def _loss(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(
+        _apply(model, networks, "classifier", _features(model, networks, images)), labels
+    )
+
+
+def _gap(model: Model, networks: Networks, batch: Batch) -> Tensor:
     """What separates the received generator's features from a client's own, of the same labels: []."""
-    nets = Nets(model, params, buffers)
     z = torch.randn(len(batch.labels), model.noise_dim, generator=stream(0, "checks of a broadcast")).double()
     with torch.no_grad():
-        return (nets.extractor(batch.images.double()) - nets.generator(z, batch.labels)).square().mean()
+        generated = _apply(model, networks, "generator", z, batch.labels)
+        return (_features(model, networks, batch.images.double()) - generated).square().mean()
 
 
-def _networks(replica: Replica) -> Networks:
-    return Networks(replica.params, replica.buffers)
+def _features(model: Model, networks: Networks, images: Tensor) -> Tensor:
+    return _apply(model, networks, "extractor", images)
 
 
-def _loss(model: Model, params: Parts, buffers: Parts, images: Tensor, labels: Tensor) -> Tensor:
-    nets = Nets(model, params, buffers)
-    return torch.nn.functional.cross_entropy(nets.classifier(nets.extractor(images)), labels)
+def _apply(model: Model, networks: Networks, part: str, *inputs: Tensor) -> Tensor:
+    """A part in eval mode, as a client would test it."""
+    output: Tensor = model.net(part).apply(networks.params[part], networks.buffers.get(part, {}), *inputs, train=False)[
+        0
+    ]
+    return output
 
 
 def _double(networks: Networks) -> Networks:
