@@ -1,7 +1,8 @@
 """An active server: of an honest and a crafted classifier it sends the one that brings back more of the images.
 
 What it crafts depends on the uploads that it expects (attacks/crafted/classifiers.py): a gentle classifier for one image, a steep
-one for a batch, which sorts the images into rows of its first layer's gradient, and under noise a saturated one of either kind.
+one for a batch, which sorts the images into rows of its first layer's gradient, and under noise a saturated one of either kind; or,
+for one image, a concentrated one, which bears clipping and coarse number formats too (attacks/crafted/concentrated.py).
 How its gradients are read stands in attacks/crafted/readout.py. Where E is private the features are attacked by the surrogates of
 `aligned-surrogate`. Of one image without noise an honest classifier gives the same features, so that the attack does not apply.
 
@@ -60,8 +61,8 @@ class Imprint(AlignedSettings):
     pools: ClassVar[bool] = True
     active: ClassVar[bool] = True
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
-    # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then)
-    revision: ClassVar[int] = 8
+    # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too
+    revision: ClassVar[int] = 9
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""
@@ -82,7 +83,12 @@ class Imprint(AlignedSettings):
     def readout(self) -> Readout:
         """`staged` for one image, the surrogates of `aligned-surrogate` for private extractors, feature inversion for batches."""
         surrogates = SurrogateAttack("Imprint", self, (recipes.surrogates(self), alignment.aligned(self)))
-        return Readout(Staged().reconstruct, surrogates.reconstruct, Staged(feature_steps=self.feature_steps).descents)
+        return Readout(
+            Staged().reconstruct,
+            surrogates.reconstruct,
+            Staged(feature_steps=self.feature_steps).descents,
+            self.exact_steps,
+        )
 
 
 def passive(artifact: Artifact) -> Staged | Posterior:

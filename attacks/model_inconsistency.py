@@ -41,6 +41,7 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
+    revision: ClassVar[int] = 1  # 1: as `imprint` 9
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """What the target receives, or HONEST; UserError unless its classifier begins with a linear layer."""

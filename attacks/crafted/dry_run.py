@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.common import data_fit, updates
-from attacks.crafted import classifiers, heads
+from attacks.crafted import classifiers, concentrated, heads
 from attacks.shadow import surrogate_training
 from privbench import tensors
 from privbench.defending import described
@@ -74,55 +74,53 @@ def better_classifier(
     read_crafted: Attack,
     read_honest: Attack,
 ) -> Networks:
-    """The crafted classifier for the expected uploads, or HONEST where it would bring back no more; tried where E is broadcast.
+    """Of the classifiers that serve the expected uploads the one that brings back most, or HONEST where none brings back more.
 
-    With E private an honest classifier gives the same features of one image without noise, and no worse ones under noise where
-    gradients are clipped.
+    Tried where E is broadcast, on `most_images` of the auxiliary ones; 0 takes the first of them, untried. With E private nobody
+    can try, and an honest classifier gives the same features of one image without noise.
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
-    noise, batch_size = gradient_noise_std(knowledge.expected, seed), knowledge.expected.batch_size
-    kind = heads.kind_of(model, broadcast.params["classifier"])
-    if model.backbone != heads.LENET5 and not heads.gains(kind, batch_size, noise):
+    expected, noise = knowledge.expected, gradient_noise_std(knowledge.expected, seed)
+    made = candidates(model, broadcast, knowledge.auxiliary, expected, noise)
+    if not made:
         return classifiers.HONEST
-    if "extractor" in broadcast.params:
-        serves = crafted_serves(model, broadcast, knowledge, most_images, seed, read_crafted, read_honest)
-    else:
-        # No gradient can exceed noise that is scaled to the bound of a norm.
-        serves = (batch_size > 1 or noise > 0) and not (noise and clips(knowledge.expected.defense))
-    return (
-        classifiers.made_for(model, broadcast, knowledge.auxiliary, batch_size, noise) if serves else classifiers.HONEST
-    )
-
-
-def crafted_serves(
-    model: Model,
-    broadcast: Networks,
-    knowledge: Knowledge,
-    most_images: int,
-    seed: int,
-    read_crafted: Attack,
-    read_honest: Attack,
-) -> bool:
-    """Whether a crafted classifier brings back more of the attacker's own images than an honest one; untried without images.
-
-    `knowledge` are the auxiliary images and the expected uploads; each attack is given what an upload of either would hold.
-    """
-    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-    assert knowledge.expected is not None, "active attacks are told of the uploads to come"
-    expected, (others, attackers) = knowledge.expected, halves(knowledge.auxiliary, seed)
-    if not most_images or len(others.labels) < expected.batch_size:
-        return True
+    others, attackers = halves(knowledge.auxiliary, seed)
+    if "extractor" not in broadcast.params or not most_images or len(others.labels) < expected.batch_size:
+        return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
-    noise = gradient_noise_std(expected, seed)
-    crafted = classifiers.made_for(model, broadcast, attackers, expected.batch_size, noise)
-    sent = Networks(broadcast.params | crafted.params, broadcast.buffers)
 
-    def worth(networks: Networks, attack: Attack) -> float:
-        upload = observed(model, networks, clients, expected, seed)
+    def worth(crafted: Networks, attack: Attack) -> float:
+        sent = Networks(broadcast.params | crafted.params, broadcast.buffers)
+        upload = observed(model, sent, clients, expected, seed)
         return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
 
-    return worth(sent, read_crafted) > worth(broadcast, read_honest)
+    tried = candidates(model, broadcast, attackers, expected, noise)
+    scores = [worth(classifiers.HONEST, read_honest), *(worth(crafted, read_crafted) for crafted in tried)]
+    return (classifiers.HONEST, *made)[scores.index(max(scores))]
+
+
+def candidates(
+    model: Model, broadcast: Networks, auxiliary: Batch, expected: ExpectedUpload, noise: float
+) -> tuple[Networks, ...]:
+    """The classifiers that may bring back more than an honest one, the best first, where noise has that standard deviation."""
+    batch_size, is_private = expected.batch_size, "extractor" not in broadcast.params
+    is_lenet5 = model.backbone == heads.LENET5
+    kind = heads.kind_of(model, broadcast.params["classifier"])
+    if not is_lenet5 and not heads.gains(kind, batch_size, noise):
+        return ()
+    norm = concentrated.least_norm(expected, noise) if is_lenet5 else None
+    best: tuple[Networks, ...] = ()
+    if norm is not None:
+        best = (Networks({"classifier": concentrated.crafted(broadcast.params["classifier"], norm)}, {}),)
+        if is_private:
+            return best if noise else ()
+    # No gradient can exceed noise that is scaled to the bound of a norm.
+    if noise and clips(expected.defense) and (is_private or best):
+        return best
+    if is_private and not noise and batch_size == 1:
+        return ()
+    return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise), *best)
 
 
 def halves(auxiliary: Batch, seed: int) -> tuple[Batch, Batch]:

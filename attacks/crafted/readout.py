@@ -1,6 +1,8 @@
 """What a crafted classifier brought back of all victims, read off its gradients and inverted.
 
     one image, E broadcast     h in closed form, and E's gradient, as an honest classifier's (attacks/staged.py)
+    one image, concentrated    h in closed form, with the variance of its noise (concentrated.py), inverted; through E where that is
+                               broadcast
     a batch, E broadcast       features of single images in the rows of the first layer (gradient_bins.py), or in the
                                classes of a head of one layer (class_sums.py), inverted
     E private                  features alone, attacked through the classifier that an honest server would have sent; without that
@@ -12,9 +14,10 @@ leaves no gradient, and ends at the mean of the two (attacks/crafted/saturated.p
 Where the server was honest the attack does not apply: a passive attack says what an honest server reads, and here the class means
 stand in its place. Whether it was honest is seen by comparing with what an honest one would have sent.
 
-All this is of single-precision gradients of one step (FedSGD) that nobody clips. A saturated classifier's gradients have a root
-mean square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
-step is longer than its rate, crafted or honest. What is measured of each stands in docs/results/imprint-on-the-wire.md.
+All this is of gradients of one step (FedSGD), in single precision and not clipped, but for a concentrated classifier's. A saturated
+one's have a root mean square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient
+(attacks/common/updates.py); under Adam no step is longer than its rate, crafted or honest. What is measured of each stands in
+docs/results/imprint-on-the-wire.md.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ import torch
 
 from attacks.common import batched, closed_form, data_fit, failed_uploads, labels, problem, updates
 from attacks.common.no_information import class_mean, gave_up, not_applicable
-from attacks.crafted import classifiers, gradient_bins, saturated
+from attacks.crafted import classifiers, concentrated, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.anchored_matching import AnchoredMatching
 from attacks.features.separation.row_spaces import Disaggregated
+from attacks.shadow import known_extractor, shadow_federation
 from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 
@@ -37,6 +41,10 @@ from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 CLAIM = (
     "imprint sent a crafted classifier: what it reads holds for single-precision gradients of one step that nobody clips, and "
     "for nothing else (docs/results/imprint-on-the-wire.md)"
+)
+CONCENTRATED_CLAIM = (
+    "imprint sent a concentrated classifier: what it reads holds for gradients of one image and one step, whether clipped and "
+    "noised or not, and for nothing else"
 )
 SENT_HONESTLY = (
     "imprint sent the honest classifier, as a crafted one would bring back no more, so that it does not apply here; a passive "
@@ -52,6 +60,7 @@ class Readout:
     of_one_image: Attack  # on gradients of one image without noise, with E broadcast
     of_private: Attack  # on the same with E private
     descents: AnchoredMatching  # of features of batches
+    exact_steps: int  # of the inversion of one image's noisy features through a broadcast E
 
     def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack.
@@ -73,7 +82,8 @@ class Readout:
                 "with --attack in a run of your own"
             )
         images = failed_uploads.set_aside(artifact, lambda sound: self.read(sound, knowledge, seed, progress))
-        return images._replace(notes=(*images.notes, CLAIM))
+        claim = CONCENTRATED_CLAIM if concentrated.is_concentrated(artifact.weights["classifier"]) else CLAIM
+        return images._replace(notes=(*images.notes, claim))
 
     def read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The images of all victims, which were sent a crafted classifier; their gradients are finite."""
@@ -86,6 +96,8 @@ class Readout:
                 artifact = replace(artifact, defense={"name": "none"})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, progress)
+        if concentrated.is_concentrated(artifact.weights["classifier"]):
+            return self._concentrated(artifact, knowledge, seed, progress)
         if not is_saturated:
             return self._single(artifact, knowledge, seed, progress)
         floor, rows = saturated.below_noise(artifact, knowledge), saturated.above_noise(artifact)
@@ -99,6 +111,16 @@ class Readout:
         if "extractor" in artifact.weights:
             return self.of_one_image(artifact, knowledge, seed, progress)
         return self._through_honest(artifact, knowledge, seed, progress)
+
+    def _concentrated(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
+        """Gradients of one image each, clipped and noised."""
+        shown = concentrated.of_features(artifact, concentrated.features_of(artifact))
+        if "extractor" not in artifact.weights:
+            return self._through_honest(shown, knowledge, seed, progress)
+        view = shadow_federation.real(shown, knowledge, seed, "imprint")
+        extractors = {k: [artifact.weights["extractor"]] for k in view.clients}
+        end = known_extractor.invert(view, shadow_federation.of_clients(view, extractors), self.exact_steps, progress)
+        return batched.reconstruction(end, 1, view.labels[:, None])
 
     def _through_honest(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.common import labels, no_information
-from attacks.crafted import isolation
+from attacks.crafted import concentrated, isolation
 from attacks.imprint import Imprint
 from attacks.model_inconsistency import ModelInconsistency
 from attacks.staged import Staged
@@ -272,3 +272,19 @@ def test_true_features_are_those_of_the_target(tmp_path):
     networks = knowledge.of_client(shot._replace(isolated=None), 1)
     expected, _ = seen.model.net("extractor").apply(networks.params["extractor"], {}, truth.images[0], train=True)
     torch.testing.assert_close(features, expected)
+
+
+def test_a_client_isolated_under_clipping_and_noise_is_read_off_a_concentrated_classifier(tmp_path):
+    defense = "dp-sgd:noise=1e-4,clip=0.3+secure-aggregation"
+    seen, truth, shot, _, known = attacked(tmp_path, defense, victims=4)
+    assert concentrated.is_concentrated(seen.weights["classifier"])
+    read = concentrated.features_of(isolation.standing_alone(seen))
+    nets = (shot.server.params["extractor"], shot.server.buffers["extractor"])
+    h, _ = seen.model.net("extractor").apply(*nets, truth.images[:, 0], train=False)
+    z = (read.h - h).flatten(1) / read.variance.sqrt()[:, None]
+    # Of 1,600 numbers, and a scale of each image.
+    assert 0.85 < float(z.square().mean()) < 1.2
+    assert torch.equal(read.labels, truth.labels[:, 0])
+    answer = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0)
+    floor = psnr_of(no_information.class_mean(seen, known), truth)
+    assert float((psnr_of(answer, truth) - floor).mean()) > 5
