@@ -113,13 +113,12 @@ def candidates(
     best: tuple[Networks, ...] = ()
     if norm is not None:
         best = (Networks({"classifier": concentrated.crafted(broadcast.params["classifier"], norm)}, {}),)
-        if is_private:
-            return best if noise else ()
-    # No gradient can exceed noise that is scaled to the bound of a norm.
-    if noise and clips(expected.defense) and (is_private or best):
+    # No other gradient can exceed noise that is scaled to the bound of a norm.
+    only = bool(noise) and clips(expected.defense)
+    if is_private and (best or only or not (noise or batch_size > 1)):
+        return best if noise else ()
+    if best and only:
         return best
-    if is_private and not noise and batch_size == 1:
-        return ()
     return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise), *best)
 
 

@@ -261,6 +261,12 @@ def test_an_active_server_that_expects_noise_drowns_it_and_one_that_does_not_rea
     assert aware > imprinted(NoDefense(), NoDefense(), 3, told=True) - 1
 
 
+def test_an_active_server_that_expects_a_clip_and_noise_puts_the_energy_where_it_tells_most():
+    defense = DPSGD(noise=3e-4, clip=CLIP)
+    aware, blind = imprinted(defense, defense, 1, told=True), imprinted(NoDefense(), defense, 1, told=False)
+    assert aware > blind + 5
+
+
 def test_clipping_alone_takes_nothing_from_an_active_server():
     clip = Clip(CLIP)
     assert imprinted(clip, clip, 3, told=True) > imprinted(NoDefense(), NoDefense(), 3, told=True) - 1
