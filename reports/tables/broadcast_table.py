@@ -47,7 +47,7 @@ def tables(records: Sequence[AttackRecord]) -> list[Table]:
 def _text(record: AttackRecord, check: str) -> str:
     """One cell; "not finite" where the sent number of any client is not."""
     checks = [each for seed in record.seeds for each in seed.broadcast or ()]
-    if any(each.sent.get(check) is None for each in checks):
+    if any(check in each.sent and each.sent[check] is None for each in checks):
         return "not finite"
     ratios = [ratio for each in checks if (ratio := each.ratio(check)) is not None]
     if not ratios:

@@ -143,11 +143,9 @@ def test_other_clients_receive_something_else_from_a_server_that_isolates_one(cr
     assert len({check.honest["largest weight"] for check in seed.broadcast}) == 1
 
 
-def checked(record, *sent):
-    honest = dict.fromkeys(CHECKS, 2.0)
-    checks = [
-        BroadcastCheck(client=k, sent=dict.fromkeys(CHECKS, value), honest=honest) for k, value in enumerate(sent)
-    ]
+def checked(record, *sent, names=CHECKS):
+    honest = dict.fromkeys(names, 2.0)
+    checks = [BroadcastCheck(client=k, sent=dict.fromkeys(names, value), honest=honest) for k, value in enumerate(sent)]
     seeds = [seed.model_copy(update={"broadcast": checks}) for seed in record.seeds]
     return record.model_copy(update={"seeds": seeds})
 
@@ -170,3 +168,9 @@ def test_tables_say_how_many_times_the_honest_number_it_is(monkeypatch):
 
 def test_checks_are_made_on_as_many_images_as_a_usual_mini_batch():
     assert presets.SCHEDULES["paper"].batch == broadcast_checks.IMAGES
+
+
+def test_a_check_that_there_is_not_has_no_number():
+    without = checked(records.record("fedavg", attack="imprint", dataset="photos"), 2.0, 6.0, names=CHECKS[:-1])
+    (table,) = broadcast_table.tables([without])
+    assert table.rows[0][-2:] == ["2 [1, 3]", "-"]
