@@ -1,4 +1,4 @@
-"""Closed-form features through the extractor that every client started with, known to an attacker who has the run's seed.
+"""Closed-form features through the extractor that every client started with, known to an attacker who has the initial networks.
 
 One image's classifier gradient gives h exactly (attacks/common/closed_form.py); h alone is no image, and what it says of one
 depends on the extractor. In round 0 that is the initial one, and h is inverted through it:

@@ -52,7 +52,7 @@ class UpdateMatching:
 
     needs: ClassVar[frozenset[str]] = frozenset({"update:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
-    knowledge: ClassVar[str] = "update"
+    knowledge: ClassVar[str] = "update + natural images"
     rung: ClassVar[str] = "L2"
     knows: ClassVar[frozenset[str]] = NOISE | {"clip"} | INTERVALS
     presets: ClassVar[Presets] = {

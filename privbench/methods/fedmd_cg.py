@@ -173,10 +173,10 @@ class FedMDCG(Method):
 
         return self.total(
             {
-                "cls": lambda: F.cross_entropy(logits, y),  # (1)
-                "cls_global": lambda: ramp * self.lambda1 * cls_global(),  # (2)
-                "mse_global": lambda: ramp * self.lambda2 * F.mse_loss(h, imitated),  # (3)
-                "kl_global": lambda: ramp * self.lambda3 * kl_global(),  # (4)
+                "cls": lambda: F.cross_entropy(logits, y),
+                "cls_global": lambda: ramp * self.lambda1 * cls_global(),  # z and y drawn anew
+                "mse_global": lambda: ramp * self.lambda2 * F.mse_loss(h, imitated),
+                "kl_global": lambda: ramp * self.lambda3 * kl_global(),
             }
         )
 

@@ -12,7 +12,6 @@ from attacks.common import priors
 from benchmarks import photograph_prior
 from benchmarks.photograph_prior import PHOTOGRAPHS, Constants, Measured
 from privbench.data import photos
-from privbench.registry import ATTACKS, resolve
 
 # Another JPEG decoder differs by a level of 255 here and there, and the crops' pixels are rounded to whole levels: about 1e-3 of
 # the squared differences of the smoothest colours, whose neighbours differ by a few levels.
@@ -59,11 +58,6 @@ def test_a_drawn_image_of_the_prior_measures_its_strength_and_chroma():
     assert measured.brightness / measured.green_magenta == pytest.approx(25, rel=0.01)
     whole = measured._replace(constant=measured.strength / priors.MEAN)
     assert photograph_prior.constants([whole]).mean == priors.MEAN
-
-
-def test_attacks_without_images_of_their_own_declare_what_they_know_of_photographs():
-    declaring = {name for name in ATTACKS if "natural images" in resolve("attack", name).knowledge}
-    assert declaring == {"staged", "layerwise", "analytic-features"}
 
 
 def test_photographs_count_alike():

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def edit_tensors(path: Path, change: Callable[[dict[str, Any]], object]) -> None
     files.save_tensors(path, kind, tensors, info)
 
 
+def rename(info: dict[str, Any], names: dict[str, str]) -> None:
+    """Gives the header of a result other names, where it has any."""
+    info.update(names if "cell" in info else {})
+
+
 def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
     """Puts a finished cell beside the others that is the same but for its specification, with all digests right; its id.
 
@@ -85,9 +91,8 @@ def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
     for seed, old in zip(cell.seeds, cell.train_specs(), strict=True):
         new = other.train.model_copy(update={"seed": seed})
         path = Store(root).result(other, seed)
-        edit_tensors(
-            path, lambda info, run=new.id: info.update({"cell": other.id, "spec": run} if "cell" in info else {})
-        )
+        names = {"cell": other.id, "spec": new.id}
+        edit_tensors(path, partial(rename, names=names))
         first, second = (Store(root).artifact(c, t, 2) for c, t in ((cell, old), (other, new)))
         if not second.exists():
             seen, truth = artifact_files.load_with_truth(first, artifact_files.origin_of(old, first))

@@ -1,12 +1,14 @@
 """A folder of results that several modules read; none of them changes it."""
 
+from pathlib import Path
+
 import pytest
 
 import privbench
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished smoke run of two attacks."""
     out = tmp_path_factory.mktemp("results") / "runs"
     privbench.attack(
