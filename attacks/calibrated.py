@@ -2,16 +2,17 @@
 
 Whoever knows images of a client, one that it published, or canaries, sees E of them: the features in their uploads. LeNet-5's E has
 2,572 (grey) or 2,872 (colour) numbers, and an image gives 400 equations. The fit is the most probable extractor under a Gaussian
-prior about a random start (attacks/shadow/calibration.py). How far it is trusted is chosen on known images that were left out
-(attacks/shadow/held_out.py). Without a known image the class mean is returned.
+prior about a random start (attacks/shadow/fitting/calibration.py). How far it is trusted is chosen on known images that were left
+out (held_out.py there). Without a known image the class mean is returned.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.common.data_fit import CLIP, NOISE
-from attacks.shadow import calibrated_extractors, shadow_federation
-from attacks.shadow.calibration import Calibration
+from attacks.shadow import shadow_federation
+from attacks.shadow.fitting import calibrated_extractors
+from attacks.shadow.fitting.calibration import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count, Positive

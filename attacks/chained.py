@@ -2,7 +2,7 @@
 
 It needs no image of a client. In round 0 every client's extractor is the initial one, so that images whose uploads it saw then are
 its to know; paired with their uploads of the next observed round they calibrate that round's extractor, and so on
-(attacks/shadow/chain.py). Through the extractor of the attacked round other images, the victims, are inverted, as by
+(attacks/shadow/fitting/chain.py). Through the extractor of the attacked round other images, the victims, are inverted, as by
 `calibrated`. Which rounds the server observed is a setting of the cell: the longer a gap, the more an extractor has changed in it.
 """
 
@@ -14,8 +14,9 @@ import torch
 from attacks.common import batched
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import per_image
-from attacks.shadow import calibrated_extractors, chain, selection, shadow_federation
-from attacks.shadow.calibration import Calibration
+from attacks.shadow import selection, shadow_federation
+from attacks.shadow.fitting import calibrated_extractors, chain
+from attacks.shadow.fitting.calibration import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count, Positive

@@ -12,7 +12,8 @@ OUT/trials/CELL.json; a trial that is there is not made again. At the end, and w
               of the truth
 
 Each rule's value is the mean over victims of the PSNR gained over the class mean, or of the squared error for the decoder. A rule
-stays unless another is better in the mean over cells by more than the standard error of their paired difference.
+stays unless another is better in the mean over cells by more than the standard error of their paired difference; what was decided
+stands in docs/appendix/tuning.md.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
         validated = selection.validated(recipe, settings.steps, real, seen.round, attacker_seed, known, no_progress)
         extractors = recipe.extractors(real, attacker_seed, known)
         ends = [
-            selection.invert(real, extractors, torch.full((len(real.h),), tau), settings.steps, no_progress)
+            selection.invert(real, recipe, extractors, torch.full((len(real.h),), tau), settings.steps, no_progress)
             for tau in TAUS
         ]
         recipes[recipe.name] = {

@@ -68,6 +68,7 @@ ATTACKS = {
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
     "surrogate": "attacks.surrogate:Surrogate",
     "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
+    "joint": "attacks.joint:Joint",
     "initial-surrogate": "attacks.initial_surrogate:InitialSurrogate",
     "decoder": "attacks.decoder:Decoder",
     "calibrated": "attacks.calibrated:Calibrated",

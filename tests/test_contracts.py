@@ -392,6 +392,7 @@ WATCHED = {
     "fedcg through surrogates": [
         "surrogate",
         "aligned-surrogate",
+        "joint",
         "initial-surrogate",
         "decoder",
         "collusion",

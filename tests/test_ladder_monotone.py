@@ -19,7 +19,7 @@ SURROGATES = {"steps": 10, "exact_steps": 40, "members": 1, "train_steps": 10, "
 SETTINGS |= {
     "surrogate": SURROGATES, "aligned-surrogate": SURROGATES | {"align_steps": 4}, "collusion": SURROGATES | {"align_steps": 4},
     "initial-surrogate": SURROGATES | {"align_steps": 4}, "decoder": SURROGATES | {"decoder_steps": 4},
-    "imprint": SURROGATES | {"align_steps": 4},
+    "imprint": SURROGATES | {"align_steps": 4}, "joint": SURROGATES | {"align_steps": 4, "joint_steps": 4},
 }  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def test_an_attack_that_does_not_pool_makes_the_same_of_a_victim_alone_and_among
 def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trained, monkeypatch):
     trust_surrogates(monkeypatch)
     pooling = [a for a in met("fedcg") if pools(a) and a not in GATED]
-    assert pooling == ["imprint", "aligned-surrogate", "initial-surrogate", "decoder", "collusion"]
+    assert pooling == ["imprint", "aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion"]
     # Of single images without noise nothing is crafted, so that `imprint` reads nothing.
     setups = {attack: "fedcg + gaussian" if attack == "imprint" else "fedcg" for attack in pooling}
     gaps = {attack: gap(attack, *shown(trained, setups[attack], attack)) for attack in pooling}

@@ -39,6 +39,8 @@ class Recipe:
     # Of (what a server sees, its extractors, seed, knowledge): how far its victims' features are from what those let expect.
     shift: Callable[[ServerView, Extractors, int, Knowledge], float]
     negligible: float = ALIKE  # a shift that is sound whatever the shadow's was
+    # Whether features without noise are compared by their logits, tau relative to the logits' spread.
+    by_logits: bool = False
 
 
 def surrogates(settings: SurrogateSettings) -> Recipe:
@@ -94,13 +96,18 @@ def trained_members(
 
 
 def shadow_of(
-    settings: SurrogateSettings, start: Params | None = None
+    settings: SurrogateSettings, start: Params | None = None, *, as_many_victims: bool = False
 ) -> Callable[[ServerView, int, int, Knowledge], tuple[ServerView, Tensor]]:
-    """A shadow federation of as many rounds as the attacked one, at most `shadow_rounds`; its extractors begin at `start`."""
+    """A shadow federation of as many rounds as the attacked one, at most `shadow_rounds`; its extractors begin at `start`.
+
+    With `as_many_victims` its clients have as many as the median attacked client, as far as their images go.
+    """
 
     def shadow(real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
         rounds = min(round_, settings.shadow_rounds)
-        return shadow_federation.shadow(real, rounds, settings.shadow_steps, seed, knowledge, start)
+        usual = int(real.client.bincount()[real.clients].median())
+        victims = max(usual, shadow_federation.VICTIMS) if as_many_victims else None
+        return shadow_federation.shadow(real, rounds, settings.shadow_steps, seed, knowledge, start, victims=victims)
 
     return shadow
 

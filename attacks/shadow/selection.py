@@ -56,7 +56,7 @@ def best_of(
     sound = [r for r in ordered if applies(r, real, float(validations[r.name]["shift"]), seed, knowledge)]
     if not sound:
         return NOTHING
-    row, tau = best(torch.stack([validations[recipe.name]["psnr_db"].cpu() for recipe in sound]))
+    row, tau = best([validations[recipe.name]["psnr_db"].cpu() for recipe in sound])
     return Choice(sound[row].name, tau)
 
 
@@ -74,7 +74,7 @@ def validated(
         rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS))
         taus = torch.tensor(TAUS).repeat_interleave(len(other.h))
         images_by_tau = [
-            invert(shadow_federation.select(other, rows), extractors, taus, steps, progress).x[:, 0],
+            invert(shadow_federation.select(other, rows), recipe, extractors, taus, steps, progress).x[:, 0],
             class_means(other).x[:, 0],
         ]
         error = (
@@ -99,20 +99,26 @@ def applies(recipe: Recipe, real: ServerView, shadow_shift: float, seed: int, kn
     return recipe.shift(real, extractors, seed, knowledge) <= max(UNLIKE * shadow_shift, recipe.negligible)
 
 
-def best(psnr_db: Tensor) -> tuple[int, float]:
-    """(recipe, tau) of the best mean in [R, T + 1, V'], the class mean (tau inf) among them."""
-    means = psnr_db.mean(2)
-    means[1:, -1] = -math.inf  # the class mean is the same for all recipes
-    recipe, column = divmod(int(means.argmax()), means.shape[1])
-    taus = (*TAUS, math.inf)
-    return recipe, taus[column] if means[recipe, column] > means[0, -1] else math.inf
+def best(psnr_db: Sequence[Tensor]) -> tuple[int, float]:
+    """(recipe, tau) of the greatest mean gain over the class mean (tau inf), each recipe's [T + 1, V'] by its own victims."""
+    gains = torch.stack([each[:-1].mean(1) - each[-1].mean() for each in psnr_db])
+    recipe, column = divmod(int(gains.argmax()), gains.shape[1])
+    return recipe, TAUS[column] if gains[recipe, column] > 0 else math.inf
 
 
-def invert(view: ServerView, extractors: Extractors, taus: Tensor, steps: int, progress: Progress) -> batched.Descent:
-    """The images [V, 1, C, H, W] of a server's victims through the surrogates of their clients."""
+def invert(
+    view: ServerView, recipe: Recipe, extractors: Extractors, taus: Tensor, steps: int, progress: Progress
+) -> batched.Descent:
+    """The images [V, 1, C, H, W] of a server's victims through the extractors that a recipe has for their clients."""
     variance = taus.to(view.h).square() + (0 if view.noise is None else view.noise)
     return shadow_federation.by_extractors(
-        view, prior_of(view), extractors, variance, exact=False, steps=steps, progress=progress
+        view,
+        prior_of(view),
+        extractors,
+        variance,
+        exact=recipe.by_logits and view.noise is None,
+        steps=steps,
+        progress=progress,
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from privbench.hyperparameters import Count, CountOrZero, Weight
+from privbench.hyperparameters import Count, CountOrZero, Positive, Weight
 
 # What every such attack is cut down to in the smoke preset.
 SHORT = {"steps": 5, "exact_steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
@@ -27,3 +27,12 @@ class AlignedSettings(SurrogateSettings):
 
     align_steps: Count = 300
     align_weight: Weight = 3.0  # of the alignment terms, with 1 for the cross-entropy
+
+
+@dataclass(frozen=True)
+class JointSettings(AlignedSettings):
+    """The same with how surrogates and images are refined together (attacks/shadow/fitting/joint_refinement.py)."""
+
+    joint_steps: Count = 120
+    scale: Positive = 0.5  # of the prior of the weights, relative to their size at the start
+    starts: Count = 1  # aligned surrogates of each client

@@ -189,8 +189,11 @@ def shadow(
     knowledge: Knowledge,
     start: Params | None = None,
     pull: Pull | None = None,
+    victims: int | None = None,
 ) -> tuple[ServerView, Tensor]:
     """A shadow of what a server sees, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
+
+    Each of its clients has so many `victims` (default VICTIMS), as far as its images go.
 
     Each client takes as many steps a round as the attacked clients do, USUAL_STEPS where that is not known, `most_steps` at most.
     `start` is what its clients' extractors start from; without one each has a random start of its own.
@@ -215,10 +218,10 @@ def shadow(
         images.device,
     )
     extractors = [_take(trained, f"extractor{k}/") for k in range(len(shares))]
-    victims = [share[:VICTIMS] for share in shares]
-    seen = torch.cat(victims)
+    attacked = [share[: VICTIMS if victims is None else victims] for share in shares]
+    seen = torch.cat(attacked)
     h = torch.cat(
-        [surrogate_training.extract(view.model, e, images[v]) for e, v in zip(extractors, victims, strict=True)]
+        [surrogate_training.extract(view.model, e, images[v]) for e, v in zip(extractors, attacked, strict=True)]
     ).double()
     moments = {}
     if view.moments:
@@ -234,7 +237,7 @@ def shadow(
         *(Features(h, None) if view.known is None else dropped(view, h, seed)),
         None if view.noise is None else view.noise.median().expand(len(h)),
         classes[seen],
-        torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
+        torch.cat([torch.full((len(v),), k) for k, v in enumerate(attacked)]).to(classes.device),
         torch.arange(len(seen), device=classes.device),
         Batch(images[attackers], classes[attackers]),
         moments,

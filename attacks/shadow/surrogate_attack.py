@@ -124,7 +124,8 @@ class SurrogateAttack:
         every = (*self.recipes, *(() if self.challenger is None else (self.challenger,)))
         chosen = next(one for one in every if one.name == recipe)
         extractors = chosen.extractors(real, seed, knowledge)
-        return selection.invert(real, extractors, torch.full((len(real.h),), tau), self.settings.steps, progress)
+        taus = torch.full((len(real.h),), tau)
+        return selection.invert(real, chosen, extractors, taus, self.settings.steps, progress)
 
 
 def of_sound_images(

@@ -23,14 +23,14 @@ NAMES = ("mlp", "convnet", "resnet18-torchvision", "vit")
 METHODS = ("fedavg", "fedcg")  # everything shared; the extractor private and a generator besides
 LINEAR_HEAD = ("mlp", "convnet", "vit")
 CRAFTED = {"imprint", "model-inconsistency", "feature-hijacking"}
-SURROGATES = {"surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder"} | {
-    "analytic-features", "calibrated", "chained",
+SURROGATES = {"surrogate", "aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion", "oracle"} | {
+    "oracle-decoder", "analytic-features", "calibrated", "chained",
 }  # fmt: skip
 OTHER = {"unsplit", "learned-inverse"}  # which read the features off a first linear layer
 ELSEWHERE = {"posterior", "generated-images"}  # of noise, and of generators of images
 # What a small run leaves to `make test-thorough`: of FedAvg all but these, of FedCG these on a second backbone.
 OF_FEDAVG = {"staged", "learned-inverse", "extractor-matching"}
-SLOW = {"initial-surrogate", "collusion", "aligned-surrogate", "update-matching", "matching"}
+SLOW = {"joint", "initial-surrogate", "collusion", "aligned-surrogate", "update-matching", "matching"}
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,10 @@ pytestmark = pytest.mark.usefixtures("small_shadows")
 C = ("classifier",)
 Y = torch.tensor([3, 0, 9])
 PRIVATE = (
-    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder", "analytic-features",
+    "surrogate", "aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder",
+    "analytic-features",
 )  # fmt: skip
-AS_WITHOUT_IT = PRIVATE[:5]  # pool over victims; all others draw by the victim's number, and pool nothing
+AS_WITHOUT_IT = PRIVATE[:6]  # pool over victims; all others draw by the victim's number, and pool nothing
 VICTIM_NETWORKS, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
 
 

@@ -229,6 +229,9 @@ CLAIMS = {
                        {"steps": 10, "members": 1, "train_steps": 600, "shadow_steps": 100}, 0.5, 0.95),
     "aligned-surrogate": Claim("classifier's gradient, trained centrally, aligned to the victims' features", central,
                                {"steps": 15, "members": 1, "train_steps": 100, "shadow_steps": 100, "align_steps": 100}, 1.0, 0.7),
+    "joint": Claim("classifier's gradient, trained centrally, extractor and images refined together", central,
+                   {"steps": 15, "members": 1, "train_steps": 100, "shadow_steps": 100, "align_steps": 100, "joint_steps": 40},
+                   1.0, 0.7),
     "calibrated": Claim("eight known images, trained centrally", calibrating, {"steps": 40, "fit_steps": 100}, 3.0, 0.5),
     "chained": Claim("eight uploads of round 0 and of a trained network", chaining,
                      {"steps": 40, "fit_steps": 100, "find_steps": 40}, 3.0, 0.5),
@@ -368,6 +371,7 @@ def with_few(known: Knowledge) -> Knowledge:
 
 POOLED = (
     "aligned-surrogate",
+    "joint",
     "initial-surrogate",
     "collusion",
     "decoder",

@@ -80,7 +80,7 @@ def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, run_com
 
 
 # 0 leaves out a prior, an anchor, a stage; tests/attacks/test_claims.py runs each of them with 0.
-ALIGNED = ("aligned-surrogate", "initial-surrogate", "decoder", "collusion", "imprint")
+ALIGNED = ("aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion", "imprint")
 MAY_BE_ZERO = {
     *(("staged", s) for s in ("peel_iterations", "feature_steps", "steps", "feature_weight", "weight", "anchor")),
     ("staged", "stand_in_weight"),

@@ -25,10 +25,11 @@ Y = torch.tensor([7, 3, 0, 4])
 VICTIM_NETWORKS, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
 BRIEF = {
     "steps": 8, "exact_steps": 8, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4, "align_steps": 4,
-    "decoder_steps": 4,
+    "decoder_steps": 4, "joint_steps": 4,
 }  # fmt: skip
 PRIVATE = (
-    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder", "analytic-features",
+    "surrogate", "aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder",
+    "analytic-features",
 )  # fmt: skip
 
 

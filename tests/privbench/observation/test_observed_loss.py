@@ -232,6 +232,7 @@ def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_wa
         "analytic-features",
         "surrogate",
         "aligned-surrogate",
+        "joint",
         "initial-surrogate",
         "decoder",
         "collusion",

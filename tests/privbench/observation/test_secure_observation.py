@@ -175,8 +175,8 @@ def test_features_of_a_sum_are_those_of_each_client_s_own_extractor(tmp_path):
 
 
 NOT_APPLICABLE = {
-    "imprint", "feature-hijacking", "unsplit", "analytic-features", "surrogate", "aligned-surrogate", "initial-surrogate",
-    "decoder", "calibrated", "chained", "collusion", "oracle", "oracle-decoder",
+    "imprint", "feature-hijacking", "unsplit", "analytic-features", "surrogate", "aligned-surrogate", "joint",
+    "initial-surrogate", "decoder", "calibrated", "chained", "collusion", "oracle", "oracle-decoder",
 }  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from attacks.shadow import calibration
-from attacks.shadow.calibration import Calibration
+from attacks.shadow.fitting import calibration
+from attacks.shadow.fitting.calibration import Calibration
 from tests.builders.small_artifacts import MODEL, networks, smooth_images
 
 X = smooth_images(20).double()

@@ -1,8 +1,8 @@
 """Each attacked client's extractor from images of it that the attacker knows, and victims inverted through it.
 
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
-(attacks/features/per_image.py) and paired with its images (attacks/shadow/calibration.py). The fit and its error are those of
-attacks/shadow/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
+(attacks/features/per_image.py) and paired with its images (calibration.py). The fit and its error are those of
+calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 
 from attacks.common import batched, closed_form
 from attacks.features import inversion, per_image
-from attacks.shadow import calibration, held_out, selection, shadow_federation
-from attacks.shadow.calibration import Calibration, Fit, Pairs
+from attacks.shadow import selection, shadow_federation
+from attacks.shadow.fitting import calibration, held_out
+from attacks.shadow.fitting.calibration import Calibration, Fit, Pairs
 from attacks.shadow.shadow_federation import ServerView
 from privbench.errors import UserError
 from privbench.seeds import stream

@@ -7,7 +7,7 @@ at theta_0. Every image gives as many equations as it has features (LeNet-5: 400
 theta open, and the prior decides.
 
 How wrong theta is, is measured on known images that are left out: each of FOLDS fits predicts those that it was not given. With one
-image the fit without it is theta_0 itself, so that little is trusted (attacks/shadow/held_out.py).
+image the fit without it is theta_0 itself, so that little is trusted (held_out.py).
 
 Where nothing says which features are whose, they go, within a label (and within an upload, where that is known), to the images
 whose features they are nearest to, by the Hungarian method (Kuhn, Naval Research Logistics 2, 1955).
@@ -17,7 +17,7 @@ The fit of all clients and folds is one batch. Gaussian priors on weights: MacKa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -69,16 +69,18 @@ class Calibration(NamedTuple):
     pixel_error: float = 0.0  # s
 
 
-def pairs(images: Tensor, h: Tensor, mask: Tensor | None, noise: Tensor | None, model: Model) -> Pairs:
+def pairs(
+    images: Tensor, h: Tensor, mask: Tensor | None, noise: Tensor | None, model: Model, tau: float = TAU
+) -> Pairs:
     """Images [n, C, H, W] and their features [n, c, s, s]; those that are not finite count for nothing."""
     sound = h.flatten(1).isfinite().all(1)
     h = h.where(sound[:, None, None, None], 0.5)
     target = inversion.undone(model, h) if noise is None else h
     if noise is None:
         every = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
-        precision = 1 / inversion.spread(target, every).clamp_min(1e-12) / TAU**2
+        precision = 1 / inversion.spread(target, every).clamp_min(1e-12) / tau**2
     else:
-        precision = 1 / (TAU**2 + noise)
+        precision = 1 / (tau**2 + noise)
     whole = precision[:, None, None, None].expand_as(target) * sound[:, None, None, None]
     return Pairs(images.to(h), target, whole if mask is None else whole * mask)
 
@@ -125,26 +127,20 @@ def features(calibration: Calibration, params: Params, images: Tensor) -> Tensor
         h = calibration.model.net("extractor").apply(
             {n: t.to(images) for n, t in params.items()}, {}, images, train=False
         )[0]
-    return _phi(calibration)(h)
+    return phi(calibration)(h)
 
 
-def _phi(calibration: Calibration) -> Callable[[Tensor], Tensor]:
+def phi(calibration: Calibration) -> Callable[[Tensor], Tensor]:
+    """What features are compared by: the logit of the last sigmoid, or noised features as they are."""
     model = calibration.model
     return (lambda h: inversion.undone(model, h)) if calibration.exact else torch.nn.Identity()
 
 
 def _descended(calibration: Calibration, starts: list[Params], each: list[Pairs], progress: Progress) -> list[Params]:
-    net, phi, names = calibration.model.net("extractor"), _phi(calibration), list(starts[0])
-    shapes = [starts[0][name].shape for name in names]
+    net, through, names = calibration.model.net("extractor"), phi(calibration), list(starts[0])
     like, error = each[0].images, calibration.pixel_error
-    laid = batched.EndToEnd(*shapes, *([like.shape] if error else []))
-    weights = batched.EndToEnd(*shapes)
-    mean = weights.joined(*(torch.stack([start[name].to(like) for start in starts]) for name in names))
-    sizes = []
-    for name in names:
-        size = torch.stack([start[name].to(like).square().mean().sqrt() for start in starts]).clamp_min(SMALLEST)
-        sizes.append(torch.stack([t.expand(starts[0][name].shape) for t in size]))
-    rho = calibration.scale * weights.joined(*sizes)
+    weights, mean, rho = prior_of(calibration, starts, like)
+    laid = batched.EndToEnd(*weights.shapes, *([like.shape] if error else []))
     data = {"mean": mean, "rho": rho} | {
         name: torch.stack([getattr(one, name) for one in each]) for name in Pairs._fields
     }
@@ -154,15 +150,32 @@ def _descended(calibration: Calibration, starts: list[Params], each: list[Pairs]
         unit = torch.cat([t.flatten() for t in parts[: len(names)]])
         params = dict(zip(names, weights.split(one["mean"] + one["rho"] * unit), strict=True))
         x = one["images"] + error * parts[-1] if error else one["images"]
-        gap = (phi(net.apply(params, {}, x, train=False)[0]) - one["target"]).square() * one["precision"]
+        gap = (through(net.apply(params, {}, x, train=False)[0]) - one["target"]).square() * one["precision"]
         return gap.sum() + v.square().sum()
 
     start = like.new_zeros(len(each), sum(shape.numel() for shape in laid.shapes))
     end = lbfgs.minimise(
         objective, start, data, steps=calibration.steps, progress=progress, what="calibration of extractors"
     )
-    unit = end.x[:, : mean.shape[1]]
-    tensors = [t.unbind(0) for t in weights.split(mean + rho * unit)]
+    return networks(names, weights, mean + rho * end.x[:, : mean.shape[1]])
+
+
+def prior_of(
+    calibration: Calibration, starts: Sequence[Params], like: Tensor
+) -> tuple[batched.EndToEnd, Tensor, Tensor]:
+    """How the weights of N extractors lie in a row, their mean theta_0 [N, P], and rho [N, P]."""
+    weights = batched.EndToEnd(*(t.shape for t in starts[0].values()))
+    mean = weights.joined(*(torch.stack([start[name].to(like) for start in starts]) for name in starts[0]))
+    sizes = []
+    for name, t in starts[0].items():
+        size = torch.stack([start[name].to(like).square().mean().sqrt() for start in starts]).clamp_min(SMALLEST)
+        sizes.append(torch.stack([one.expand(t.shape) for one in size]))
+    return weights, mean, calibration.scale * weights.joined(*sizes)
+
+
+def networks(names: Sequence[str], weights: batched.EndToEnd, rows: Tensor) -> list[Params]:
+    """The extractors that lie in rows [N, P]."""
+    tensors = [t.unbind(0) for t in weights.split(rows)]
     return [dict(zip(names, one, strict=True)) for one in zip(*tensors, strict=True)]
 
 

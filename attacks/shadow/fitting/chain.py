@@ -2,8 +2,8 @@
 
     0. In the first observed round every client has the initial extractor E_0: its kept uploads are inverted through it.
     r. The features of round r are paired with these images, by label and by what E of the round before makes of the images
-       (attacks/shadow/calibration.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
-       before, and how far it is trusted chosen on images left out (attacks/shadow/held_out.py). Then the images are found again,
+       (calibration.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
+       before, and how far it is trusted chosen on images left out (held_out.py). Then the images are found again,
        from their features of all rounds so far, each weighed by its extractor's tau:
            min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
 The kept images are never the victims. A chain that breaks says so: fits do not explain the images that they were not given, and
@@ -21,8 +21,8 @@ from torch import Tensor
 from attacks.common import batched, closed_form, labels, lbfgs
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior
-from attacks.shadow import calibration, held_out
-from attacks.shadow.calibration import Calibration, Fit, Pairs
+from attacks.shadow.fitting import calibration, held_out
+from attacks.shadow.fitting.calibration import Calibration, Fit, Pairs
 from attacks.shadow.known_extractor import TAU
 from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params

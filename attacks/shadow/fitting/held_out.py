@@ -1,6 +1,6 @@
 """How far a calibrated extractor is trusted: as far as serves best on images of the client that it was not fitted to.
 
-A fit without some images predicts their features with an error (attacks/shadow/calibration.py). The errors of an image's features
+A fit without some images predicts their features with an error (calibration.py). The errors of an image's features
 are no independent draws, so that the error alone would trust too much. The attacker holds these images: they are inverted through
 the fit with tau at FACTORS times the error, and the factor that brings them nearest is taken, inf, the class mean, among them.
 """
@@ -13,8 +13,8 @@ import torch
 
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior
-from attacks.shadow import calibration
-from attacks.shadow.calibration import Calibration, Fit, HeldOut, Pairs
+from attacks.shadow.fitting import calibration
+from attacks.shadow.fitting.calibration import Calibration, Fit, HeldOut, Pairs
 from privbench.tensors import Params
 from privbench.types import Progress
 

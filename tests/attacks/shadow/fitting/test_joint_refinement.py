@@ -1,0 +1,90 @@
+"""Extractors refined together with the images behind uploads, which nobody knows."""
+
+import itertools
+
+import pytest
+import torch
+
+from attacks.features import inversion
+from attacks.shadow.fitting import calibration, joint_refinement
+from attacks.shadow.fitting.calibration import Calibration
+from attacks.shadow.fitting.chain import Uploads
+from tests.builders.small_artifacts import MODEL, images_like_the_victims, networks, smooth_images
+
+X = smooth_images(16).double()
+Y = torch.arange(16) % 10
+HOW = Calibration(MODEL, exact=True, scale=0.5, steps=60)
+PRIOR = inversion.learned(images_like_the_victims(), 10, X)
+TRUE = networks(0)["extractor"]
+
+
+def wrong(seed, by=0.2):
+    """The true extractor but for so much of each tensor's size."""
+    rng = torch.Generator().manual_seed(seed)
+    return {n: t + by * t.square().mean().sqrt() * torch.randn(t.shape, generator=rng) for n, t in TRUE.items()}
+
+
+def features(x):
+    return MODEL.net("extractor").apply({n: t.double() for n, t in TRUE.items()}, {}, x, train=False)[0]
+
+
+def uploads(rows, noise=None):
+    h = features(X[rows])
+    return Uploads(calibration.pairs(torch.zeros_like(X[rows]), h, None, noise, MODEL, joint_refinement.TAU), Y[rows])
+
+
+def error(params, rows):
+    """Root mean square error of the logit features of some images, relative to their spread."""
+    whole = calibration.pairs(X[rows], features(X[rows]), None, None, MODEL)
+    gap = calibration.features(HOW, params, whole.images) - whole.target
+    return float((gap.square() * whole.precision).mean().sqrt() * calibration.TAU)
+
+
+def test_uploads_of_unknown_images_bring_the_extractor_nearer():
+    start = wrong(1)
+    (end,) = joint_refinement.refined(HOW, PRIOR, [start], [uploads(slice(0, 12))])
+    # On images that sent nothing.
+    assert error(end, slice(12, 16)) < 0.7 * error(start, slice(12, 16))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_first_step_goes_down_the_objective_as_a_plain_loop_writes_it(exact):
+    noise = None if exact else torch.full((3,), 0.01, dtype=torch.float64)
+    how, start, seen = HOW._replace(exact=exact, steps=1), wrong(2), uploads(slice(0, 3), noise)
+    (end,) = joint_refinement.refined(how, PRIOR, [start], [seen])
+    unit = {n: torch.zeros_like(t, dtype=torch.float64).requires_grad_() for n, t in start.items()}
+    rho = {n: how.scale * t.double().square().mean().sqrt() for n, t in start.items()}
+    params = {n: start[n].double() + rho[n] * unit[n] for n in start}
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(3):
+        x = ((PRIOR.means[Y[i]] + 1) / 2).view(1, *PRIOR.gaussian.variance.shape)
+        ours, theirs = (MODEL.net("extractor").apply(params, {}, x, train=False)[0][0], features(X[i : i + 1])[0])
+        if exact:
+            ours, theirs = torch.logit(ours), torch.logit(theirs)
+            total = total + ((ours - theirs) / joint_refinement.TAU).square().sum() / theirs.flatten().var()
+        else:
+            total = total + (ours - theirs).square().sum() / (joint_refinement.TAU**2 + 0.01)
+    total.backward()
+    down = torch.cat([-unit[n].grad.flatten() for n in start])
+    moved = torch.cat([((end[n] - start[n].double()) / rho[n]).flatten() for n in start])
+    torch.testing.assert_close(moved / moved.norm(), down / down.norm(), rtol=0, atol=1e-9)
+
+
+def test_clients_with_unequal_numbers_of_uploads_end_together_as_alone():
+    how, starts = HOW._replace(steps=4), [wrong(3), wrong(4)]
+    each = [uploads(slice(0, 2)), uploads(slice(2, 7))]
+    together = joint_refinement.refined(how, PRIOR, starts, each)
+    for start, one, params in zip(starts, each, together, strict=True):
+        (alone,) = joint_refinement.refined(how, PRIOR, [start], [one])
+        for name, t in alone.items():
+            torch.testing.assert_close(params[name], t, rtol=1e-6, atol=1e-9, msg=name)
+
+
+def test_a_narrower_prior_keeps_the_extractor_nearer_to_its_start():
+    start = wrong(5)
+    ends = [
+        joint_refinement.refined(HOW._replace(scale=scale, steps=20), PRIOR, [start], [uploads(slice(0, 6))])[0]
+        for scale in (0.01, 0.1, 1.0)
+    ]
+    moved = [sum(float((end[n] - start[n]).square().sum()) for n in start) for end in ends]
+    assert all(less < more for less, more in itertools.pairwise(moved))
