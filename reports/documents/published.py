@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from privbench import registry
 from privbench.records import record_lines
 from privbench.records.schema import AttackRecord, Record
 from reports.records import labels
@@ -23,13 +25,15 @@ def path_of(root: Path, name: str) -> Path:
 
 @cache
 def read(path: Path) -> tuple[Record, ...]:
-    """The records of one table, those of the best round first; UserError where one is damaged or altered."""
-    return tuple(
-        sorted(
-            record_lines.read(path),
-            key=lambda r: (not labels.round_place(r.cell.round)[0], labels.round_place(r.cell.round)),
-        )
-    )
+    """The records of one table, those of the best round first, attacks in the registry's order; UserError where one is damaged."""
+    return tuple(sorted(record_lines.read(path), key=_place))
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    """Where a record stands among those of a table; what else distinguishes cells goes by their ids."""
+    round_, attack = labels.round_place(record.cell.round), record.cell.attack
+    names = list(registry.ATTACKS)
+    return (not round_[0], round_, names.index(attack) if attack in names else -1, record.id)
 
 
 def attacked(root: Path, name: str) -> list[AttackRecord]:
