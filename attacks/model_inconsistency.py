@@ -41,13 +41,15 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    revision: ClassVar[int] = 1  # 1: as `imprint` 9
+    revision: ClassVar[int] = 2  # 1: as `imprint` 9; 2: the dry run counts the target's images
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """What the target receives, or HONEST; UserError unless its classifier begins with a linear layer."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected = knowledge.expected
-        alone = expected._replace(batch_size=expected.images_per_client, weights=(1,))
+        # The more images the target has, the finer its message is in fixed point.
+        counts = (expected.weights[self.target],)
+        alone = expected._replace(batch_size=expected.images_per_client, weights=counts)
         return self._imprint.craft(model, broadcast, replace(knowledge, expected=alone), seed)
 
     def craft_others(self, model: Model, broadcast: Networks) -> Networks:

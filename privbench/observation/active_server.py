@@ -57,13 +57,13 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     if not cell.active or rounds(cell):
         return shot
     attack, clients = _attack(cell), len(shot.clients)
-    server = crafted(cell, setup, shot.server, shot.round, data_root, None)
-    if not isinstance(attack, IsolatingAttack):
-        return shot._replace(server=server)
-    if attack.target >= clients:
+    if isinstance(attack, IsolatingAttack) and attack.target >= clients:
         raise AttackRefused(
             f"{cell.attack} was given target={attack.target}, but there are {clients} clients, from 0 on"
         )
+    server = crafted(cell, setup, shot.server, shot.round, data_root, None)
+    if not isinstance(attack, IsolatingAttack):
+        return shot._replace(server=server)
     others = _sent(cell, setup, shot.server, attack.craft_others(setup.model, _broadcast(shot.server)))
     return shot._replace(server=server, isolated=Isolated(attack.target, others))
 

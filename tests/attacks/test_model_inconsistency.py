@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.common import labels, no_information
-from attacks.crafted import concentrated, isolation
+from attacks.crafted import concentrated, dry_run, isolation
 from attacks.imprint import Imprint
 from attacks.model_inconsistency import ModelInconsistency
 from attacks.staged import Staged
@@ -254,6 +254,24 @@ def test_where_it_does_not_apply_a_line_says_so_before_anything_is_trained(metho
 def test_a_target_that_is_no_client_is_refused(tmp_path):
     with pytest.raises(AttackRefused, match=r"target=3, but there are 3 clients"):
         attacked(tmp_path, target=3)
+
+
+def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_message(tmp_path, monkeypatch):
+    uploads, honest = [], dry_run.better_classifier
+
+    def watched(model, broadcast, knowledge, *how):
+        uploads.append(knowledge.expected)
+        return honest(model, broadcast, knowledge, *how)
+
+    monkeypatch.setattr(dry_run, "better_classifier", watched)
+    *_, setup, _ = attacked(tmp_path)
+    (upload,) = uploads
+    assert upload.weights == (setup.method.counts_for(len(setup.labels[SETTINGS["target"]])),)
+    # Entries are off by half of 2^-32 over that number at most; a weight of one would make it so many times more.
+    message = {"classifier": {"w": torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}}
+    mean = upload.defense.aggregate([message], upload.weights, torch.Generator().manual_seed(0)).tensors
+    error = (mean["classifier"]["w"] - message["classifier"]["w"]).abs().max()
+    assert 0.9 < float(error) * 2 * upload.weights[0] * 2**32 < 1.1
 
 
 def test_silent_units_are_zero_in_single_and_double_precision(tmp_path):
