@@ -100,13 +100,13 @@ def shadow_of(
 ) -> Callable[[ServerView, int, int, Knowledge], tuple[ServerView, Tensor]]:
     """A shadow federation of as many rounds as the attacked one, at most `shadow_rounds`; its extractors begin at `start`.
 
-    With `as_many_victims` its clients have as many as the median attacked client, as far as their images go.
+    With `as_many_victims` its clients have as many as the median attacked client: more would promise too much, fewer too little.
     """
 
     def shadow(real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
         rounds = min(round_, settings.shadow_rounds)
         usual = int(real.client.bincount()[real.clients].median())
-        victims = max(usual, shadow_federation.VICTIMS) if as_many_victims else None
+        victims = usual if as_many_victims else None
         return shadow_federation.shadow(real, rounds, settings.shadow_steps, seed, knowledge, start, victims=victims)
 
     return shadow

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from attacks.features import inversion
+from attacks.joint import Joint
+from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibration, joint_refinement
 from attacks.shadow.fitting.calibration import Calibration
 from attacks.shadow.fitting.chain import Uploads
-from tests.builders.small_artifacts import MODEL, images_like_the_victims, networks, smooth_images
+from privbench.types import Knowledge
+from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, networks, smooth_images
 
 X = smooth_images(16).double()
 Y = torch.arange(16) % 10
@@ -88,3 +91,13 @@ def test_a_narrower_prior_keeps_the_extractor_nearer_to_its_start():
     ]
     moved = [sum(float((end[n] - start[n]).square().sum()) for n in start) for end in ends]
     assert all(less < more for less, more in itertools.pairwise(moved))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_it_is_validated_on_clients_with_as_many_uploads_as_the_attacked_ones(count):
+    seen = artifact(smooth_images(count), torch.arange(count) % 10, ("classifier",), weights=networks(0))
+    known = Knowledge(images_like_the_victims())
+    view = shadow_federation.real(seen, known, 0, "joint")
+    other, images = joint_refinement.joint(Joint(shadow_steps=2)).shadow(view, 1, 0, known)
+    assert other.client.bincount().tolist() == [count] * shadow_federation.CLIENTS
+    assert len(images) == count * shadow_federation.CLIENTS
