@@ -2,8 +2,9 @@
 
 Whoever knows images of a client, one that it published, or canaries, sees E of them: the features in their uploads. LeNet-5's E has
 2,572 (grey) or 2,872 (colour) numbers, and an image gives 400 equations. The fit is the most probable extractor under a Gaussian
-prior about a random start (attacks/shadow/fitting/calibration.py). How far it is trusted is chosen on known images that were left
-out (held_out.py there). Without a known image the class mean is returned.
+prior about a random start (attacks/shadow/fitting/calibration.py). The client's other uploads, the victims among them, refine it
+(refinement.py there). Whether they do, and how far the fit is trusted, is chosen on known images that were left out (held_out.py).
+Without a known image the class mean is returned.
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from typing import ClassVar
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibrated_extractors
-from attacks.shadow.fitting.calibration import Calibration
+from attacks.shadow.fitting.extractor_descent import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count, Positive
+from privbench.hyperparameters import Count, CountOrZero, Positive
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -26,6 +27,7 @@ class Calibrated:
     fit_steps: Count = 300  # of the calibration
     steps: Count = 100  # of the inversion
     scale: Positive = 1.0  # of the prior of the weights, relative to their size at the start
+    refine_steps: CountOrZero = 120  # of the fit's refinement by the victims' uploads; 0: none
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "known"})
     limits: ClassVar[Limits] = Limits(
@@ -34,7 +36,11 @@ class Calibrated:
     knowledge: ClassVar[str] = "gradient + auxiliary + known images"
     rung: ClassVar[str] = "L6"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
-    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5}}
+    # The victims' uploads refine the fit.
+    pools: ClassVar[bool] = True
+    # 2: refined by the client's other uploads
+    revision: ClassVar[int] = 2
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "refine_steps": 5}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -49,5 +55,7 @@ class Calibrated:
         assert knowledge.known is not None, "the needs of this attack name known images"
         view = shadow_federation.real(artifact, knowledge, seed, "Calibrated")
         how = Calibration(view.model, view.noise is None, self.scale, self.fit_steps, knowledge.known.error)
-        fits = calibrated_extractors.from_known(how, view, knowledge.known, knowledge, seed, progress)
+        fits = calibrated_extractors.from_known(
+            how, self.refine_steps, view, knowledge.known, knowledge, seed, progress
+        )
         return calibrated_extractors.ended(view, fits, self.steps, progress)

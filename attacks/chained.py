@@ -16,10 +16,10 @@ from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import per_image
 from attacks.shadow import selection, shadow_federation
 from attacks.shadow.fitting import calibrated_extractors, chain
-from attacks.shadow.fitting.calibration import Calibration
+from attacks.shadow.fitting.extractor_descent import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count, Positive
+from privbench.hyperparameters import Count, CountOrZero, Positive
 from privbench.types import Artifact, Knowledge, Outcome, Presets, Progress, Reconstruction, no_progress
 
 
@@ -31,6 +31,7 @@ class Chained:
     find_steps: Count = 80  # of the kept images, in each round
     steps: Count = 100  # of the inversion
     scale: Positive = 1.0  # of the prior of the weights, relative to their size in the round before
+    refine_steps: CountOrZero = 120  # of the last fit's refinement by the victims' uploads; 0: none
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial", "rounds"})
     limits: ClassVar[Limits] = Limits(
@@ -39,7 +40,11 @@ class Chained:
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks + earlier rounds"
     rung: ClassVar[str] = "L6"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
-    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5}}
+    # The victims' uploads refine the last fit.
+    pools: ClassVar[bool] = True
+    # 2: refined by the client's other uploads
+    revision: ClassVar[int] = 2
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5, "refine_steps": 5}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -62,5 +67,5 @@ class Chained:
             end, outcome = selection.class_means(view), torch.full_like(view.client, Outcome.GAVE_UP)
             return batched.reconstruction(end, 1, view.labels[:, None])._replace(outcome=outcome)
         initial = {n: t.to(view.h.device) for n, t in knowledge.initial.params["extractor"].items()}
-        fits = chain.followed(how, view, read, initial, self.find_steps, progress)
+        fits = chain.followed(how, view, read, initial, self.find_steps, self.refine_steps, progress)
         return calibrated_extractors.ended(view, fits, self.steps, progress)

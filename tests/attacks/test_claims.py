@@ -361,7 +361,7 @@ def test_a_floor_returns_what_any_other_victim_of_the_class_would_get(name):
 SHORT = {
     "steps": 6, "feature_steps": 6, "start_steps": 6, "peel_iterations": 1, "turns": 2, "epochs": 2, "members": 1,
     "train_steps": 4, "shadow_steps": 2, "fit_steps": 4, "find_steps": 4, "align_steps": 2, "decoder_steps": 4,
-    "direction_steps": 2,
+    "direction_steps": 2, "refine_steps": 2,
 }  # fmt: skip
 
 
@@ -370,13 +370,10 @@ def with_few(known: Knowledge) -> Knowledge:
     return known if known.auxiliary is None else replace(known, auxiliary=Batch(*(t[:100] for t in known.auxiliary)))
 
 
-POOLED = (
-    "aligned-surrogate",
-    "joint",
-    "initial-surrogate",
-    "collusion",
-    "decoder",
-)  # each client's surrogate is aligned to all its victims' features together
+# Each client's surrogate is aligned to all its victims' features together.
+ALIGNED = ("aligned-surrogate", "joint", "initial-surrogate", "collusion", "decoder")
+# The victims' uploads refine a fit: of these tests/attacks/shadow/fitting compares clients together and alone.
+POOLED = (*ALIGNED, "calibrated", "chained")
 
 
 @pytest.mark.usefixtures("small_shadows")
@@ -393,7 +390,7 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
     assert torch.equal(together.labels[0], alone.labels[0])
 
 
-@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("name", ALIGNED)
 @pytest.mark.parametrize("victims_extractor", [False, True])
 def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, victims_extractor, monkeypatch):
     """Through surrogates once the shadow validation has chosen, and through the victims' own extractor, where there is none.

@@ -2,7 +2,8 @@
 
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
 (attacks/features/per_image.py) and paired with its images (calibration.py). The fit and its error are those of
-calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
+calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does. The victims' uploads
+refine it where that serves the known images (refinement.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import torch
 from attacks.common import batched, closed_form
 from attacks.features import inversion, per_image
 from attacks.shadow import selection, shadow_federation
-from attacks.shadow.fitting import calibration, held_out
-from attacks.shadow.fitting.calibration import Calibration, Fit, Pairs
+from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
+from attacks.shadow.fitting.calibration import Fit
+from attacks.shadow.fitting.extractor_descent import Calibration, Pairs
 from attacks.shadow.shadow_federation import ServerView
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -33,7 +35,13 @@ def random_starts(view: ServerView, clients: list[int], seed: int) -> list[Param
 
 
 def from_known(
-    how: Calibration, view: ServerView, known: KnownImages, knowledge: Knowledge, seed: int, progress: Progress
+    how: Calibration,
+    refine_steps: int,
+    view: ServerView,
+    known: KnownImages,
+    knowledge: Knowledge,
+    seed: int,
+    progress: Progress,
 ) -> dict[int, Fit]:
     """The fit of every attacked client; its error is inf where nothing of the client is known."""
     clients = view.clients
@@ -77,11 +85,14 @@ def from_known(
 
     each = paired(starts, sure=True)
     if known.seen.batch_size > 1:
-        each = paired(calibration.fitted(how, starts, each, progress), sure=False)
-    fitted = calibration.fitted(how, starts, each, progress)
+        each = paired(extractor_descent.most_probable(how, starts, each, progress=progress), sure=False)
     prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
     by_client = [labels.flatten()[owner == k] for k in clients]
-    return dict(zip(clients, held_out.trusted(how, prior, fitted, starts, each, by_client, progress), strict=True))
+    fits = held_out.trusted(
+        how, prior, refinement.kinds(how, refine_steps, prior, starts, each, by_client, view, progress),
+        each, by_client, progress,
+    )  # fmt: skip
+    return dict(zip(clients, fits, strict=True))
 
 
 def tau_of(view: ServerView, fits: dict[int, Fit]) -> torch.Tensor:

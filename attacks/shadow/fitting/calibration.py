@@ -1,47 +1,38 @@
 """A client's private extractor, fitted to images whose features are known: the most probable one, and how wrong it still is.
 
-    min over theta, e of  sum_i ||phi E_theta(x_i + s e_i) - phi h_i||^2 / (tau^2 + nu_i) + ||(theta - theta_0) / rho||^2 + ||e||^2
-phi is the logit of the last sigmoid where h is exact, and h itself where the gradient was noised, with the variance nu. s is the
-standard deviation of the error of the known pixels; without one there is no e. rho is `scale` times each tensor's root mean square
-at theta_0. Every image gives as many equations as it has features (LeNet-5: 400, for 2,572 or 2,872 numbers), so a few images leave
-theta open, and the prior decides.
+The objective stands in extractor_descent.py. Every known image gives as many equations as it has features (LeNet-5: 400, for 2,572
+or 2,872 numbers), so a few images leave theta open, and the prior decides.
 
 How wrong theta is, is measured on known images that are left out: each of FOLDS fits predicts those that it was not given. With one
 image the fit without it is theta_0 itself, so that little is trusted (held_out.py).
 
 Where nothing says which features are whose, they go, within a label (and within an upload, where that is known), to the images
 whose features they are nearest to, by the Hungarian method (Kuhn, Naval Research Logistics 2, 1955).
-
-The fit of all clients and folds is one batch. Gaussian priors on weights: MacKay, Neural Computation 4, 1992. The rest is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from attacks.common import batched, lbfgs
 from attacks.features import inversion
+from attacks.shadow import shadow_federation
+from attacks.shadow.fitting import extractor_descent
+from attacks.shadow.fitting.extractor_descent import Calibration, Pairs, Uploads
+from attacks.shadow.shadow_federation import ServerView
 from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Progress, no_progress
 
 TAU = 0.01  # of what a fitted extractor says of an image, relative to the spread of its features
+# Of what an extractor says of an image that nobody knows, whose prior is not quite its distribution (docs/appendix/tuning.md).
+TAU_OF_UNKNOWN = 0.1
 FOLDS = 4  # at most
-SMALLEST = 1e-6  # root mean square of a tensor, e.g. of biases that start at zero
 LEAST_ERROR = 0.003  # a held-out error below which nothing is gained by trusting the fit more
-
-
-class Pairs(NamedTuple):
-    """Images of one client with their features, in any order."""
-
-    images: Tensor  # [n, C, H, W]
-    target: Tensor  # [n, c, s, s], phi h
-    precision: Tensor  # [n, c, s, s], 1 / (spread^2) or 1 / nu in the units of TAU; 0 where a feature is not known
 
 
 class Fit(NamedTuple):
@@ -59,14 +50,11 @@ class HeldOut(NamedTuple):
     error: float  # root mean square error of phi E(x) on all of them, relative as TAU is; inf: there is no image
 
 
-class Calibration(NamedTuple):
-    """How extractors are fitted."""
+class Candidate(NamedTuple):
+    """One client's extractor as one kind of fit has it, and what that kind is worth."""
 
-    model: Model
-    exact: bool  # phi is the logit, and errors are relative to the spread of an image's
-    scale: float  # of the prior, relative to a tensor's root mean square
-    steps: int
-    pixel_error: float = 0.0  # s
+    params: Params
+    without: HeldOut
 
 
 def pairs(
@@ -85,98 +73,63 @@ def pairs(
     return Pairs(images.to(h), target, whole if mask is None else whole * mask)
 
 
-def fitted(
-    calibration: Calibration, starts: list[Params], each: list[Pairs], progress: Progress = no_progress
-) -> list[Params]:
+def uploads_of(view: ServerView, rows: Tensor) -> Uploads:
+    """Some rows of what a server sees, as features of images that nobody knows."""
+    one = shadow_federation.select(view, rows)
+    nothing = one.h.new_zeros(len(rows), *view.auxiliary.images.shape[1:])
+    return Uploads(pairs(nothing, one.h, one.known, one.noise, view.model, TAU_OF_UNKNOWN), one.labels)
+
+
+def calibrated(
+    how: Calibration, starts: Sequence[Params], each: Sequence[Pairs], progress: Progress = no_progress
+) -> list[Candidate]:
     """The most probable extractor of every client, from a start that is the mean of its prior; all have as many pairs."""
-    return _descended(calibration, starts, each, progress)
+    fits = extractor_descent.most_probable(how, starts, each, progress=progress)
+    return [Candidate(*one) for one in zip(fits, held_out(how, starts, each, progress), strict=True)]
 
 
 def held_out(
-    calibration: Calibration, starts: list[Params], each: list[Pairs], progress: Progress = no_progress
+    how: Calibration, starts: Sequence[Params], each: Sequence[Pairs], progress: Progress = no_progress
 ) -> list[HeldOut]:
     """Fits of every client to all but some of its images, and how they do on those."""
-    count = len(each[0].images)
-    if not count:
+    outs = folds(len(each[0].images))
+    if not outs:
         return [HeldOut((), (), torch.inf) for _ in each]
-    folds = torch.arange(count) % min(FOLDS, count)
-    outs = [folds == fold for fold in range(int(folds.max()) + 1)]
-    parts = [
-        one._replace(precision=one.precision * ~out.to(one.target.device)[:, None, None, None])
-        for one in each
-        for out in outs
-    ]
-    ends = _descended(calibration, [start for start in starts for _ in outs], parts, progress)
-    of_clients = []
-    for client, one in enumerate(each):
-        fits = ends[client * len(outs) : (client + 1) * len(outs)]
-        total, features_seen = 0.0, 0
-        for params, out in zip(fits, outs, strict=True):
-            gap = (features(calibration, params, one.images[out]) - one.target[out]).square()
-            weight = one.precision[out] * TAU**2 if calibration.exact else (one.precision[out] > 0).to(gap)
-            total += float((gap * weight).sum())
-            features_seen += int((weight > 0).sum())
-        error = max((total / features_seen) ** 0.5, LEAST_ERROR) if features_seen else torch.inf
-        of_clients.append(HeldOut(tuple(fits), tuple(int(out.nonzero()[0]) for out in outs), error))
-    return of_clients
+    parts = [without(one, out) for one in each for out in outs]
+    ends = extractor_descent.most_probable(how, [start for start in starts for _ in outs], parts, progress=progress)
+    return [judged(how, one, ends[len(outs) * k : len(outs) * (k + 1)]) for k, one in enumerate(each)]
 
 
-def features(calibration: Calibration, params: Params, images: Tensor) -> Tensor:
+def folds(count: int) -> list[Tensor]:
+    """Of `count` images those that each fit goes without, [n] bool."""
+    numbers = torch.arange(count) % FOLDS
+    return [numbers == fold for fold in range(min(FOLDS, count))]
+
+
+def without(one: Pairs, out: Tensor) -> Pairs:
+    """A client's pairs, those of some images [n] bool counting for nothing."""
+    return one._replace(precision=one.precision * ~out.to(one.target.device)[:, None, None, None])
+
+
+def judged(how: Calibration, one: Pairs, fits: Sequence[Params]) -> HeldOut:
+    """What a client's fits, one a fold, say of the images that they were not given."""
+    outs = folds(len(one.images))
+    total, features_seen = 0.0, 0
+    for params, out in zip(fits, outs, strict=True):
+        gap = (features(how, params, one.images[out]) - one.target[out]).square()
+        weight = one.precision[out] * TAU**2 if how.exact else (one.precision[out] > 0).to(gap)
+        total += float((gap * weight).sum())
+        features_seen += int((weight > 0).sum())
+    error = max((total / features_seen) ** 0.5, LEAST_ERROR) if features_seen else torch.inf
+    return HeldOut(tuple(fits), tuple(int(out.nonzero()[0]) for out in outs), error)
+
+
+def features(how: Calibration, params: Params, images: Tensor) -> Tensor:
     """phi E(x) [n, c, s, s], without gradients."""
     with torch.no_grad():
-        h = calibration.model.net("extractor").apply(
-            {n: t.to(images) for n, t in params.items()}, {}, images, train=False
-        )[0]
-    return phi(calibration)(h)
-
-
-def phi(calibration: Calibration) -> Callable[[Tensor], Tensor]:
-    """What features are compared by: the logit of the last sigmoid, or noised features as they are."""
-    model = calibration.model
-    return (lambda h: inversion.undone(model, h)) if calibration.exact else torch.nn.Identity()
-
-
-def _descended(calibration: Calibration, starts: list[Params], each: list[Pairs], progress: Progress) -> list[Params]:
-    net, through, names = calibration.model.net("extractor"), phi(calibration), list(starts[0])
-    like, error = each[0].images, calibration.pixel_error
-    weights, mean, rho = prior_of(calibration, starts, like)
-    laid = batched.EndToEnd(*weights.shapes, *([like.shape] if error else []))
-    data = {"mean": mean, "rho": rho} | {
-        name: torch.stack([getattr(one, name) for one in each]) for name in Pairs._fields
-    }
-
-    def objective(v: Tensor, one: batched.Data) -> Tensor:
-        parts = laid.split(v)
-        unit = torch.cat([t.flatten() for t in parts[: len(names)]])
-        params = dict(zip(names, weights.split(one["mean"] + one["rho"] * unit), strict=True))
-        x = one["images"] + error * parts[-1] if error else one["images"]
-        gap = (through(net.apply(params, {}, x, train=False)[0]) - one["target"]).square() * one["precision"]
-        return gap.sum() + v.square().sum()
-
-    start = like.new_zeros(len(each), sum(shape.numel() for shape in laid.shapes))
-    end = lbfgs.minimise(
-        objective, start, data, steps=calibration.steps, progress=progress, what="calibration of extractors"
-    )
-    return networks(names, weights, mean + rho * end.x[:, : mean.shape[1]])
-
-
-def prior_of(
-    calibration: Calibration, starts: Sequence[Params], like: Tensor
-) -> tuple[batched.EndToEnd, Tensor, Tensor]:
-    """How the weights of N extractors lie in a row, their mean theta_0 [N, P], and rho [N, P]."""
-    weights = batched.EndToEnd(*(t.shape for t in starts[0].values()))
-    mean = weights.joined(*(torch.stack([start[name].to(like) for start in starts]) for name in starts[0]))
-    sizes = []
-    for name, t in starts[0].items():
-        size = torch.stack([start[name].to(like).square().mean().sqrt() for start in starts]).clamp_min(SMALLEST)
-        sizes.append(torch.stack([one.expand(t.shape) for one in size]))
-    return weights, mean, calibration.scale * weights.joined(*sizes)
-
-
-def networks(names: Sequence[str], weights: batched.EndToEnd, rows: Tensor) -> list[Params]:
-    """The extractors that lie in rows [N, P]."""
-    tensors = [t.unbind(0) for t in weights.split(rows)]
-    return [dict(zip(names, one, strict=True)) for one in zip(*tensors, strict=True)]
+        networks = {n: t.to(images) for n, t in params.items()}
+        h = how.model.net("extractor").apply(networks, {}, images, train=False)[0]
+    return extractor_descent.phi(how)(h)
 
 
 def assigned(predicted: Tensor, observed: Tensor, groups: Tensor, observed_groups: Tensor) -> Tensor:

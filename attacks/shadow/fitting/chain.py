@@ -6,36 +6,31 @@
        before, and how far it is trusted chosen on images left out (held_out.py). Then the images are found again,
        from their features of all rounds so far, each weighed by its extractor's tau:
            min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
+In the attacked round the victims' uploads refine the fit, where that serves the images left out (refinement.py).
 The kept images are never the victims. A chain that breaks says so: fits do not explain the images that they were not given, and
 the class mean is returned.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.common import batched, closed_form, labels, lbfgs
+from attacks.common import batched, closed_form, lbfgs
+from attacks.common import labels as labels_of
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior
-from attacks.shadow.fitting import calibration, held_out
-from attacks.shadow.fitting.calibration import Calibration, Fit, Pairs
+from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
+from attacks.shadow.fitting.calibration import Fit
+from attacks.shadow.fitting.extractor_descent import Calibration, Pairs, Uploads, phi
 from attacks.shadow.known_extractor import TAU
 from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
 from privbench.types import Artifact, Progress
 
 UNKNOWN = 1.0  # the error of E_0, relative to the spread of features, where the first observed round is a later one
-
-
-class Uploads(NamedTuple):
-    """What one client sent in one round, in the order in which it came."""
-
-    pairs: Pairs  # its images are not known
-    labels: Tensor  # [n]
 
 
 class Anchors(NamedTuple):
@@ -52,7 +47,7 @@ def uploads(seen: Artifact, clients: list[int]) -> list[Uploads] | None:
     of_single = closed_form.of_single(seen)
     if of_single is None:
         return None
-    noise, y = closed_form.noise_variance(seen), labels.recover(seen)[:, 0]
+    noise, y = closed_form.noise_variance(seen), labels_of.recover(seen)[:, 0]
     each = []
     for k in clients:
         of_client = torch.nonzero(seen.client == k)[:, 0]
@@ -74,6 +69,7 @@ def followed(
     rounds: list[tuple[int, list[Uploads]]],
     initial: Params,
     steps: int,
+    refine_steps: int,
     progress: Progress,
 ) -> dict[int, Fit]:
     """Each attacked client's extractor of the last round, from the uploads of all of its `rounds` (ascending, with numbers)."""
@@ -87,13 +83,16 @@ def followed(
         pairs = [
             _paired(how, one, params, seen, sure=True) for one, params, seen in zip(each, starts, later, strict=True)
         ]
-        extractors = calibration.fitted(how, starts, pairs, progress)
+        extractors = extractor_descent.most_probable(how, starts, pairs, progress=progress)
         pairs = [
             _paired(how, one, params, seen, sure=False)
             for one, params, seen in zip(each, extractors, later, strict=True)
         ]
-        extractors = calibration.fitted(how, starts, pairs, progress)
-        fits = held_out.trusted(how, prior, extractors, starts, pairs, [one.labels for one in each], progress)
+        labels = [one.labels for one in each]
+        # The view has the uploads of the last round alone.
+        more = refine_steps if later is rounds[-1][1] else 0
+        kinds = refinement.kinds(how, more, prior, starts, pairs, labels, view, progress)
+        fits = held_out.trusted(how, prior, kinds, pairs, labels, progress)
         each = [
             one._replace(seen=(*one.seen, pair), fits=(*one.fits, fit))
             for one, pair, fit in zip(each, pairs, fits, strict=True)
@@ -120,7 +119,7 @@ def _aligned(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: in
 
 def _images(how: Calibration, prior: ClassPrior, one: Anchors, steps: int, progress: Progress) -> Tensor:
     net, side = how.model.net("extractor"), prior.gaussian.variance.shape
-    phi = partial(inversion.undone, how.model) if how.exact else torch.nn.Identity()
+    through = phi(how)
     like = prior.means
     nets = [{n: t.to(like) for n, t in fit.params.items()} for fit in one.fits]
     # Of a fit to tau, in units of its own error.
@@ -129,7 +128,7 @@ def _images(how: Calibration, prior: ClassPrior, one: Anchors, steps: int, progr
     def objective(z: Tensor, data: batched.Data) -> Tensor:
         x = inversion.image(prior, z, data["mean"]).view(1, *side)
         gaps = [
-            (phi(net.apply(params, {}, x, train=False)[0][0]) - target).square() * precision * weight
+            (through(net.apply(params, {}, x, train=False)[0][0]) - target).square() * precision * weight
             for params, target, precision, weight in zip(nets, data["target"], data["precision"], weights, strict=True)
         ]
         return torch.stack([gap.sum() for gap in gaps]).sum() + z.square().sum()

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from attacks.shadow.fitting import calibration
-from attacks.shadow.fitting.calibration import Calibration
+from attacks.shadow.fitting import calibration, extractor_descent
+from attacks.shadow.fitting.extractor_descent import Calibration
 from tests.builders.small_artifacts import MODEL, networks, smooth_images
 
 X = smooth_images(20).double()
@@ -33,7 +33,7 @@ def error(params, seed, rows):
 
 def test_every_known_image_brings_the_extractor_nearer():
     rows = slice(12, 20)
-    made = {k: calibration.fitted(HOW, [START], [pairs(0, k)])[0] for k in (2, 6, 12)}
+    made = {k: extractor_descent.most_probable(HOW, [START], [pairs(0, k)])[0] for k in (2, 6, 12)}
     ends = [error(START, 0, rows), *(error(params, 0, rows) for params in made.values())]
     assert ends == sorted(ends, reverse=True)
     assert ends[-1] < 0.5 * ends[0]
@@ -41,7 +41,7 @@ def test_every_known_image_brings_the_extractor_nearer():
 
 def test_the_error_on_images_left_out_tells_that_on_others():
     told = calibration.held_out(HOW, [START], [pairs(0, 12)])[0].error
-    (params,) = calibration.fitted(HOW, [START], [pairs(0, 12)])
+    (params,) = extractor_descent.most_probable(HOW, [START], [pairs(0, 12)])
     # Told by fits to nine images, of one to twelve, on eight others: the same order of size.
     assert error(params, 0, slice(12, 20)) / 3 < told < 10 * error(params, 0, slice(12, 20))
 
@@ -55,9 +55,9 @@ def test_one_image_tells_how_wrong_the_start_is_and_none_tells_nothing():
 def test_clients_fitted_together_end_as_alone():
     starts, each = [START, networks(2)["extractor"]], [pairs(0, 4), pairs(3, 4)]
     how = HOW._replace(steps=4)
-    together = calibration.fitted(how, starts, each)
+    together = extractor_descent.most_probable(how, starts, each)
     for start, one, params in zip(starts, each, together, strict=True):
-        (alone,) = calibration.fitted(how, [start], [one])
+        (alone,) = extractor_descent.most_probable(how, [start], [one])
         for name, t in params.items():
             torch.testing.assert_close(t, alone[name], atol=1e-7, rtol=1e-5)
 
@@ -66,8 +66,8 @@ def test_an_image_whose_features_are_not_finite_counts_for_nothing():
     h = features(0, X[:4])
     h[3] = torch.nan
     how = HOW._replace(steps=4)
-    (params,) = calibration.fitted(how, [START], [calibration.pairs(X[:4], h, None, None, MODEL)])
-    (without,) = calibration.fitted(how, [START], [pairs(0, 3)])
+    (params,) = extractor_descent.most_probable(how, [START], [calibration.pairs(X[:4], h, None, None, MODEL)])
+    (without,) = extractor_descent.most_probable(how, [START], [pairs(0, 3)])
     for name, t in params.items():
         torch.testing.assert_close(t, without[name], atol=1e-7, rtol=1e-5)
 
@@ -77,7 +77,7 @@ def test_the_error_of_known_pixels_is_fitted_too():
     noise = 0.1 * torch.randn(X[:6].shape, generator=torch.Generator().manual_seed(0)).double()
     whole = pairs(0, 6)._replace(images=X[:6] + noise)
     ends = [
-        error(calibration.fitted(HOW._replace(pixel_error=s), [START], [whole])[0], 0, slice(12, 20))
+        error(extractor_descent.most_probable(HOW._replace(pixel_error=s), [START], [whole])[0], 0, slice(12, 20))
         for s in (0.0, 0.1)
     ]
     assert ends[1] < ends[0]

@@ -9,8 +9,7 @@ from attacks.features import inversion
 from attacks.joint import Joint
 from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibration, joint_refinement
-from attacks.shadow.fitting.calibration import Calibration
-from attacks.shadow.fitting.chain import Uploads
+from attacks.shadow.fitting.extractor_descent import Calibration, Uploads
 from privbench.types import Knowledge
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, networks, smooth_images
 
@@ -33,7 +32,9 @@ def features(x):
 
 def uploads(rows, noise=None):
     h = features(X[rows])
-    return Uploads(calibration.pairs(torch.zeros_like(X[rows]), h, None, noise, MODEL, joint_refinement.TAU), Y[rows])
+    return Uploads(
+        calibration.pairs(torch.zeros_like(X[rows]), h, None, noise, MODEL, calibration.TAU_OF_UNKNOWN), Y[rows]
+    )
 
 
 def error(params, rows):
@@ -48,29 +49,6 @@ def test_uploads_of_unknown_images_bring_the_extractor_nearer():
     (end,) = joint_refinement.refined(HOW, PRIOR, [start], [uploads(slice(0, 12))])
     # On images that sent nothing.
     assert error(end, slice(12, 16)) < 0.7 * error(start, slice(12, 16))
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_first_step_goes_down_the_objective_as_a_plain_loop_writes_it(exact):
-    noise = None if exact else torch.full((3,), 0.01, dtype=torch.float64)
-    how, start, seen = HOW._replace(exact=exact, steps=1), wrong(2), uploads(slice(0, 3), noise)
-    (end,) = joint_refinement.refined(how, PRIOR, [start], [seen])
-    unit = {n: torch.zeros_like(t, dtype=torch.float64).requires_grad_() for n, t in start.items()}
-    rho = {n: how.scale * t.double().square().mean().sqrt() for n, t in start.items()}
-    params = {n: start[n].double() + rho[n] * unit[n] for n in start}
-    total = torch.zeros((), dtype=torch.float64)
-    for i in range(3):
-        x = ((PRIOR.means[Y[i]] + 1) / 2).view(1, *PRIOR.gaussian.variance.shape)
-        ours, theirs = (MODEL.net("extractor").apply(params, {}, x, train=False)[0][0], features(X[i : i + 1])[0])
-        if exact:
-            ours, theirs = torch.logit(ours), torch.logit(theirs)
-            total = total + ((ours - theirs) / joint_refinement.TAU).square().sum() / theirs.flatten().var()
-        else:
-            total = total + (ours - theirs).square().sum() / (joint_refinement.TAU**2 + 0.01)
-    total.backward()
-    down = torch.cat([-unit[n].grad.flatten() for n in start])
-    moved = torch.cat([((end[n] - start[n].double()) / rho[n]).flatten() for n in start])
-    torch.testing.assert_close(moved / moved.norm(), down / down.norm(), rtol=0, atol=1e-9)
 
 
 def test_clients_with_unequal_numbers_of_uploads_end_together_as_alone():
