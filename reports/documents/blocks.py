@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from privbench.records.schema import AttackRecord, Record
 from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
 from reports.documents.pages import Blocks
 from reports.tables import attack_table, ladder_summary, nearest, report_files, variants
 from reports.tables.report import Report
-from reports.tables.training import accuracy_table, communication
+from reports.tables.training import accuracy_table, communication, generator_table
 
-PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan-cost"
+PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan"
 DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
@@ -43,33 +44,19 @@ def _body(report: Report) -> str:
     return report_files.markdown(report).partition("\n")[2]
 
 
-def _photos(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
-    """A block made of the records of the attack table."""
-    return lambda root: text(published.attacked(root, PHOTOS), *more)
+def _of_attacks(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the attack records of one table."""
+    return lambda root: text(published.attacked(root, name), *more)
 
 
-def _cifar10(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
-    """A block made of the records of CIFAR-10."""
-    return lambda root: text(published.read(published.path_of(root, CIFAR10)), *more)
+def _of_all(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of every record of one table."""
+    return lambda root: text(published.read(published.path_of(root, name)), *more)
 
 
-def _defences(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
-    """A block made of the records of the study of defences."""
-    return lambda root: text(published.attacked(root, DEFENCES), *more)
-
-
-def _imprint(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
-    """A block made of the records of the crafted classifier in other formats."""
-    return lambda root: text(published.attacked(root, IMPRINT), *more)
-
-
-def _ladder(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
-    """A block made of the records of the ladder of methods with private extractors."""
-    return lambda root: text(published.attacked(root, LADDER), *more)
-
-
-def _ladder_summary(records: Sequence[AttackRecord]) -> str:
-    return _body(ladder_summary.report(records))
+def _text_of(report: Callable[..., Report]) -> Callable[[Sequence[Any]], str]:
+    """All tables that a report makes of some records."""
+    return lambda records: _body(report(records))
 
 
 def _variants(records: Sequence[AttackRecord]) -> str:
@@ -78,14 +65,19 @@ def _variants(records: Sequence[AttackRecord]) -> str:
     return _body(variants.report(ordered))
 
 
-def _attack_table(records: Sequence[AttackRecord]) -> str:
-    return _body(attack_table.report(records))
-
-
 def _accuracy_table(records: Sequence[Record]) -> str:
     whole = accuracy_table.report(records, [], ["accuracy"], TABLES)
     # The last table has what the first has, and the published values beside it.
     return _body(whole._replace(tables=whole.tables[-1:]))
+
+
+def _messages(records: Sequence[Record]) -> str:
+    """What SecureGAN sends: its messages under differential privacy are those without, and DP-GAN sends none."""
+    sent = [
+        r for r in records
+        if r.cell.train.method == "secure-gan" and (r.cell.train.defense == "none" or "aggregation" in r.cell.train.defense)
+    ]  # fmt: skip
+    return _body(communication.report(sent))
 
 
 def _papers_attack(preset: str) -> Callable[[Path], str]:
@@ -103,39 +95,42 @@ BLOCKS: Blocks = {
     "backbones": catalogue.backbones,
     "benchmarks": benchmarks.section,
     "datasets": catalogue.datasets,
-    DEFENCES: _defences(claims.every_defence),
-    f"{DEFENCES}-attacks": _defences(claims.every_attack),
-    f"{DEFENCES}-setting": _defences(findings.setting),
-    f"{DEFENCES}-claims": _defences(claims.verdicts, CLAIMS),
+    DEFENCES: _of_attacks(DEFENCES, claims.every_defence),
+    f"{DEFENCES}-attacks": _of_attacks(DEFENCES, claims.every_attack),
+    f"{DEFENCES}-setting": _of_attacks(DEFENCES, findings.setting),
+    f"{DEFENCES}-claims": _of_attacks(DEFENCES, claims.verdicts, CLAIMS),
     **{
-        f"claim-{number}": _defences(claims.of_claim, columns)
+        f"claim-{number}": _of_attacks(DEFENCES, claims.of_claim, columns)
         for number, columns in enumerate(CLAIMS.values(), start=1)
     },
     "defenses": catalogue.defenses,
-    IMPRINT: _imprint(_variants),
-    f"{IMPRINT}-setting": _imprint(findings.setting),
-    LADDER: _ladder(_ladder_summary),
-    f"{LADDER}-setting": _ladder(findings.setting),
+    IMPRINT: _of_attacks(IMPRINT, _variants),
+    f"{IMPRINT}-setting": _of_attacks(IMPRINT, findings.setting),
+    LADDER: _of_attacks(LADDER, _text_of(ladder_summary.report)),
+    f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,
     "rungs": catalogue.rungs,
-    SECURE_GAN: lambda root: _body(communication.report(published.read(published.path_of(root, SECURE_GAN)))),
+    SECURE_GAN: _of_all(SECURE_GAN, _text_of(generator_table.report)),
+    f"{SECURE_GAN}-attacks": _of_attacks(SECURE_GAN, claims.every_attack),
+    f"{SECURE_GAN}-cost": _of_all(SECURE_GAN, _messages),
+    f"{SECURE_GAN}-setting": _of_attacks(SECURE_GAN, findings.setting),
     "studies": catalogue.studies,
     "what-each-method-shares": catalogue.what_is_sent,
-    PHOTOS: _photos(_attack_table),
-    f"{PHOTOS}-columns": _photos(findings.five_columns),
-    f"{PHOTOS}-models": _photos(model_accuracy.table),
-    f"{PHOTOS}-setting": _photos(findings.setting),
-    "finding-fedavg": _photos(findings.of_strongest, FEDAVG),
-    "finding-papers-attack": _photos(findings.of_papers_attack, FEDAVG),
-    "finding-noise": _photos(findings.of_noise, [WEAK_NOISE, STRONG_NOISE]),
-    "finding-private-extractor": _photos(findings.of_private, PRIVATE),
-    "finding-knowledge": _ladder(findings.of_knowledge),
-    "finding-accuracy": _photos(model_accuracy.cost, STRONG_NOISE, FEDAVG),
-    CIFAR10: _cifar10(_accuracy_table),
-    f"{CIFAR10}-models": _cifar10(model_accuracy.table),
-    f"{CIFAR10}-nearest": _cifar10(model_accuracy.nearest, TABLES),
-    f"{CIFAR10}-setting": _cifar10(model_accuracy.schedule),
+    PHOTOS: _of_attacks(PHOTOS, _text_of(attack_table.report)),
+    f"{PHOTOS}-columns": _of_attacks(PHOTOS, findings.five_columns),
+    f"{PHOTOS}-models": _of_attacks(PHOTOS, model_accuracy.table),
+    f"{PHOTOS}-setting": _of_attacks(PHOTOS, findings.setting),
+    "finding-fedavg": _of_attacks(PHOTOS, findings.of_strongest, FEDAVG),
+    "finding-papers-attack": _of_attacks(PHOTOS, findings.of_papers_attack, FEDAVG),
+    "finding-noise": _of_attacks(PHOTOS, findings.of_noise, [WEAK_NOISE, STRONG_NOISE]),
+    "finding-private-extractor": _of_attacks(PHOTOS, findings.of_private, PRIVATE),
+    "finding-knowledge": _of_attacks(LADDER, findings.of_knowledge),
+    "finding-accuracy": _of_attacks(PHOTOS, model_accuracy.cost, STRONG_NOISE, FEDAVG),
+    CIFAR10: _of_all(CIFAR10, _accuracy_table),
+    f"{CIFAR10}-models": _of_all(CIFAR10, model_accuracy.table),
+    f"{CIFAR10}-nearest": _of_all(CIFAR10, model_accuracy.nearest, TABLES),
+    f"{CIFAR10}-setting": _of_all(CIFAR10, model_accuracy.schedule),
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
 }

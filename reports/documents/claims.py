@@ -12,7 +12,7 @@ from privbench import registry
 from privbench.records.schema import AttackRecord
 from reports.documents.findings import WHEN, by_method
 from reports.records import guarantees, measured
-from reports.records.labels import knowledge_text, label, place, unique
+from reports.records.labels import knowledge_text, label, place, round_place, unique
 from reports.records.measured import strongest
 from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render
@@ -101,7 +101,10 @@ def _strongest(attacks: Sequence[AttackRecord]) -> list[str]:
 def _attacked(records: Sequence[AttackRecord], columns: Sequence[str]) -> list[tuple[str, str, list[AttackRecord]]]:
     """(method and defence, when, its attacks that are no floors), by round and column; ValueError: a column has none."""
     places = []
-    for round_, words in WHEN.items():
+    others = sorted({r.cell.round for r in records} - set(WHEN), key=round_place)
+    for round_, words in (
+        WHEN | {one: "the last round" if one == "last" else f"round {one}" for one in others}
+    ).items():
         of_round = by_method(records, round_)
         for name in columns or of_round:
             attacks = [r for r in of_round.get(name, []) if r.attack not in registry.FLOORS]

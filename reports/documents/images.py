@@ -12,7 +12,7 @@ from pathlib import Path
 
 from privbench.system import files
 from reports.documents import benchmarks, published
-from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS
+from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS, SECURE_GAN
 from reports.documents.findings import BEST
 from reports.figures import curves, epsilon_curve, scatter
 from reports.records import grouping
@@ -27,6 +27,11 @@ def _photos_scatter(root: Path, stem: Path) -> list[Path]:
 def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
     records = published.read(published.path_of(root, CIFAR10))
     return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
+
+
+def _stability(root: Path, stem: Path) -> list[Path]:
+    records = [r for r in published.read(published.path_of(root, SECURE_GAN)) if r.cell.train.method == "dp-gan"]
+    return curves.write(records, grouping.setting(records[0].cell), ("discriminator", "generator", "accuracy"), stem)
 
 
 def _defences_epsilon(root: Path, stem: Path) -> list[Path]:
@@ -46,6 +51,7 @@ IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
     f"{DEFENCES}-epsilon": _defences_epsilon,
+    f"{SECURE_GAN}-stability": _stability,
 }
 
 

@@ -5,6 +5,8 @@ A page of docs/results that has no such file says so in a line of its own (NO_RE
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,32 @@ def path_of(root: Path, name: str) -> Path:
 
 @cache
 def read(path: Path) -> tuple[Record, ...]:
-    """The records of one table, those of the best round first, attacks in the registry's order; UserError where one is damaged."""
+    """The records of one table; UserError where one is damaged.
+
+    Those of the best round come first, then attacks and methods in the registry's order, then defences by name and numbers.
+    """
     return tuple(sorted(record_lines.read(path), key=_place))
 
 
 def _place(record: Record) -> tuple[Any, ...]:
     """Where a record stands among those of a table; what else distinguishes cells goes by their ids."""
     round_, attack = labels.round_place(record.cell.round), record.cell.attack
-    names = list(registry.ATTACKS)
-    return (not round_[0], round_, names.index(attack) if attack in names else -1, record.id)
+    train = record.cell.train
+    return (
+        not round_[0], round_, _number(attack, registry.ATTACKS), _number(train.method, registry.METHODS),
+        train.defense != "none", _by_numbers(train.defense), record.id,
+    )  # fmt: skip
+
+
+def _number(name: str | None, catalogue: Iterable[str]) -> int:
+    names = list(catalogue)
+    return names.index(name) if name in names else -1
+
+
+def _by_numbers(text: str) -> list[tuple[bool, float, str]]:
+    """A key by which 0.5 stands before 5, and 8 before 50."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(number % 2 == 1, float(part) if number % 2 else 0.0, part) for number, part in enumerate(parts)]
 
 
 def attacked(root: Path, name: str) -> list[AttackRecord]:
