@@ -163,8 +163,8 @@ CASES = (
     Case("aligned-surrogate", "noise", partial(untold, features, 1e-4), ALIGNED, 3.0),
     Case("joint", "noise", partial(untold, features, 1e-4), ALIGNED | {"joint_steps": 3}, 3.0),
     Case("feature-hijacking", "noise", partial(features, 1e-4), BRIEF, 3.0),
-    Case("calibrated", "noise", partial(calibrating, 1e-9), {"steps": 20, "fit_steps": 50}),
-    Case("chained", "noise", partial(chaining, 1e-9), {"steps": 20, "fit_steps": 50, "find_steps": 20}),
+    Case("calibrated", "noise", partial(calibrating, 1e-9), {"steps": 20, "fit_steps": 50, "refine_steps": 20}),
+    Case("chained", "noise", partial(chaining, 1e-9), {"steps": 20, "fit_steps": 50, "find_steps": 20, "refine_steps": 20}),
     Case("learned-inverse", "noise", partial(surprised, 0.1), {"epochs": 8}),
     Case("staged", "noise", partial(first, surprised, 1, 1e-3), {"feature_steps": 15, "steps": 10, "starts": 3}),
     Case("unsplit", "prune", partial(pruned, ("extractor", "classifier")), UNSPLIT, 3.0),
@@ -294,8 +294,9 @@ NOTHING_LOST = {
     "oracle": {"steps": 10}, "oracle-decoder": {"decoder_steps": 3}, "collusion": ALIGNED, "initial-surrogate": ALIGNED,
     "surrogate": BRIEF, "aligned-surrogate": ALIGNED, "feature-hijacking": BRIEF, "decoder": ALIGNED | {"decoder_steps": 3},
     "joint": ALIGNED | {"joint_steps": 3},
-    "analytic-features": {"steps": 10}, "unsplit": {"turns": 2, "steps": 5}, "calibrated": {"steps": 5, "fit_steps": 5},
-    "chained": {"steps": 5, "fit_steps": 5, "find_steps": 5}, "staged": {"steps": 3, "feature_steps": 3},
+    "analytic-features": {"steps": 10}, "unsplit": {"turns": 2, "steps": 5},
+    "calibrated": {"steps": 5, "fit_steps": 5, "refine_steps": 5},
+    "chained": {"steps": 5, "fit_steps": 5, "find_steps": 5, "refine_steps": 5}, "staged": {"steps": 3, "feature_steps": 3},
 }  # fmt: skip
 
 
