@@ -48,10 +48,13 @@ Settings = dict[
 # Fields of a training run that are not written where they have these values.
 USUAL = {
     "content": None, "omega": None, "min_per_client": None, "protocol": "fedcg", "flip": True, "measured": "personal",
+    "initialisation": "shared",
 }  # fmt: skip
 # The models of a client after a round: its own after local training, the same as it was sent (after the defence of the update), and
 # the broadcast of the next round in place of its shared parts.
 Measured = Literal["personal", "uploaded", "broadcast"]
+# From what clients start: all from the same networks, or each from a draw of its own of what it keeps. Shared parts are always alike.
+Initialisation = Literal["shared", "per-client"]
 
 
 class Strict(BaseModel):
@@ -138,6 +141,7 @@ class TrainSpec(Strict):
     # Whether images are flipped horizontally at random, of the data sets that FedCG's reference code flips.
     flip: bool = True
     measured: Measured = "personal"  # whose accuracy counts: it stops training, selects the best round and is reported
+    initialisation: Initialisation = "shared"
     schedule: Schedule
     seed: int = Field(ge=0)
 

@@ -69,6 +69,11 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
         return fault
     if summed and (fault := _of_sums(name, limits, private=private)):
         return fault
+    if train.initialisation == "per-client" and "initial" in registry.resolve("attack", name).needs:
+        return (
+            f"{name} needs the networks that all clients started with, but with --initialisation per-client each drew its own; "
+            "leave that option out"
+        )
     if limits.linear_classifier:
         classifier = model.classifier
         if not isinstance(classifier, LinearClassifier):

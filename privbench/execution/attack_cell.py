@@ -267,15 +267,22 @@ def knowledge_of(
     store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
     """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
-    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
-    first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
     return Knowledge(
-        initial=known.initial(first),
+        initial=_start(spec, fed),
         colluder=known.colluder(shot, seen, federation.as_known(spec, fed)),
         oracle=known.oracle(shot, seen),
         broadcast=None if active_server.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
         cache=store.cache,
     )
+
+
+def _start(spec: TrainSpec, fed: Federation) -> Networks | None:
+    """The networks that every client started with; None where each drew its own, which nobody else knows."""
+    if spec.initialisation == "per-client":
+        return None
+    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
+    first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
+    return known.initial(first)
 
 
 def _trial(

@@ -285,6 +285,11 @@ class Method(ABC):
     usual_dropout: ClassVar[Mapping[str, float]] = {}
 
     @property
+    def private_parts(self) -> tuple[str, ...]:
+        """Networks that a client holds and that never leave it."""
+        return tuple(part for part in self.parts if part not in self.shared_parts)
+
+    @property
     def uploads_counts(self) -> bool:
         """Whether clients send n_i^y with their networks."""
         return False

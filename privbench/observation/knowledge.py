@@ -2,7 +2,7 @@
 
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
-initial     the networks every client started with, as known to somebody who has the run's seed
+initial     the networks every client started with, as known to somebody who has the run's seed; nothing where each drew its own
 known       images of the attacked clients that are no victims, with their uploads (privbench/observation/other_images.py)
 rounds      what the server kept of the rounds that it observed: uploads of images that are no victims
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
@@ -38,7 +38,8 @@ FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle")  # of
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
-    "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
+    "initial": "the networks the clients started with, which an artifact file does not hold, and nobody knows where each client "
+    "draws its own; attack a run of your own, with --initialisation shared",
     "known": "images of the attacked clients that are known, which an artifact file does not hold; attack a run of your own",
     "rounds": "uploads of the same images in several rounds, which no artifact file or capture names; attack a run of your own",
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",

@@ -115,6 +115,12 @@ class TrainingOptions:
             "'broadcast' (with what the server sends next)."
         ),
     ] = "personal"
+    initialisation: Annotated[
+        str,
+        typer.Option(
+            help="The networks that clients keep start 'shared' (all alike), or 'per-client' (each client draws its own)."
+        ),
+    ] = "shared"
     rounds: Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")] = None
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of a client's task phase a round.")] = None
     generator_epochs: Annotated[

@@ -51,7 +51,8 @@ def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image
 
 
 def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
-    """The federation of a training run, with a note; UserError as `of_data`, and where its method cannot have the data."""
+    """The federation of a training run, with a note; UserError as `of_data`, and where its method cannot have the data or start so."""
+    _check_start(spec)
     fed, note = of_data(spec, root)
     return fed, "; ".join(part for part in (note, _check_tasks(spec, fed)) if part)
 
@@ -86,6 +87,15 @@ def as_known(spec: TrainSpec, federation: Federation) -> Federation:
     """A federation as an attacker of the run knows it: of a method that learns from tasks with the names of classes in a task."""
     shape = method_of(spec).client_tasks
     return federation if shape is None else tasks.relabelled(federation, shape.ways)
+
+
+def _check_start(spec: TrainSpec) -> None:
+    """UserError where clients should draw what they keep to themselves, and keep nothing."""
+    if spec.initialisation == "per-client" and not method_of(spec).private_parts:
+        raise UserError(
+            f"with --initialisation per-client each client draws the networks that it keeps, but with {spec.method} it keeps "
+            "none; leave the option out, or try --method fedsplit"
+        )
 
 
 def _check_tasks(spec: TrainSpec, fed: Federation) -> str:

@@ -85,11 +85,20 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
 
 
 def initial(setup: Setup) -> State:
-    """Round 0. Every client starts from the same networks, as in the reference implementation."""
-    method, device = setup.method, setup.device
-    params, buffers = drawn(setup.model, (*method.parts, *method.serves), setup.spec.seed)
+    """Round 0. Every client starts from the same networks, as in the reference implementation.
+
+    Under the initialisation "per-client", client k draws the parts that never leave it from a stream of its own instead.
+    """
+    method, device, seed = setup.method, setup.device, setup.spec.seed
+    params, buffers = drawn(setup.model, (*method.parts, *method.serves), seed)
     whole = Replica(moved(params, device), moved(buffers, device))
-    return _round_0(whole, method.parts, method.shared_parts, method.serves, len(setup.federation.clients))
+    state = _round_0(whole, method.parts, method.shared_parts, method.serves, len(setup.federation.clients))
+    if setup.spec.initialisation == "per-client":
+        for k, client in enumerate(state.clients):
+            params, buffers = drawn(setup.model, method.private_parts, seed, "client", k)
+            client.params = client.params | moved(params, device)
+            client.buffers = client.buffers | moved(buffers, device)
+    return state
 
 
 def _round_0(whole: Replica, parts: Sequence[str], shared: Sequence[str], serves: Sequence[str], clients: int) -> State:

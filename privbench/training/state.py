@@ -13,7 +13,7 @@ from privbench.defense import Defense
 from privbench.methods import participation
 from privbench.methods.base import Method
 from privbench.networks.model import Model
-from privbench.seeds import stream
+from privbench.seeds import Name, stream
 from privbench.spec import TrainSpec
 from privbench.tensors import Parts
 from privbench.types import Federation
@@ -62,9 +62,9 @@ def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
     return {p: replica.params[p] for p in parts}, {p: replica.buffers[p] for p in parts}
 
 
-def drawn(model: Model, parts: Sequence[str], seed: int) -> tuple[Parts, Parts]:
-    """(parameters, buffers) that training starts from."""
-    each = {part: model.net(part).init(stream(seed, "init", part)) for part in parts}
+def drawn(model: Model, parts: Sequence[str], seed: int, *whose: Name) -> tuple[Parts, Parts]:
+    """(parameters, buffers) that training starts from: of everybody, or of the one that the names `whose` name."""
+    each = {part: model.net(part).init(stream(seed, "init", part, *whose)) for part in parts}
     return {part: pair[0] for part, pair in each.items()}, {part: pair[1] for part, pair in each.items()}
 
 

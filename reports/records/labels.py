@@ -134,7 +134,8 @@ def place(cell: CellSpec) -> tuple[int, str, tuple[float, ...], str]:
     method = names.index(cell.train.method) if cell.train.method in names else len(names)
     name = written_defense.joined(cell.train.defense).removeprefix("none")
     values = tuple(written_defense.numbers(cell.train.defense).values())
-    return (method, name, values, f"{cell.train.defense} {cell.train.where}")
+    start = "" if cell.train.initialisation == "shared" else f" {cell.train.initialisation}"
+    return (method, name, values, f"{cell.train.defense} {cell.train.where}{start}")
 
 
 def cell_place(cell: CellSpec) -> tuple[Any, ...]:
@@ -201,6 +202,7 @@ def _settings_text(cell: CellSpec) -> str:
         short = f"{value:g}" if number else str(value)
         # What a file calls a setting is no format string.
         texts.append(words[name].format(short) if name in words else f"{name} {short}")
+    texts += ["initialisation per client"] if cell.train.initialisation == "per-client" else []
     return f" ({', '.join(texts)})" if texts else ""
 
 

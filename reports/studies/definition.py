@@ -29,6 +29,7 @@ class Column(spec.Strict):
     method: str
     settings: Settings = Field(default_factory=dict)
     defense: str = "none"
+    initialisation: spec.Initialisation | None = None  # of the networks that clients keep; None: as asked for
     each: dict[str, list[Any]] = Field(
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time

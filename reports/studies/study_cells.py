@@ -97,6 +97,7 @@ def _trainings(
             "per_client": per_client or paper.get("per_client"),
             "method_settings": {**settings, **sweeps.settings(point, sweeps.METHOD)},
             "protocol": choices.get("protocol") or (study.protocol if is_paper else None),
+            "initialisation": column.initialisation or choices.get("initialisation"),
             "equal_work": study.equal_work or choices.get("equal_work", False),
             "changes": {
                 **published,
