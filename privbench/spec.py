@@ -53,7 +53,7 @@ USUAL = {
 # The models of a client after a round: its own after local training, the same as it was sent (after the defence of the update), and
 # the broadcast of the next round in place of its shared parts.
 Measured = Literal["personal", "uploaded", "broadcast"]
-# From what clients start: all from the same networks, or each from a draw of its own of what it keeps. Shared parts are always alike.
+# From what clients start: all from the same networks, or each from a draw of its own of what it keeps. What they share is alike.
 Initialisation = Literal["shared", "per-client"]
 
 

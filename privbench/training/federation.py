@@ -51,7 +51,7 @@ def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image
 
 
 def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
-    """The federation of a training run, with a note; UserError as `of_data`, and where its method cannot have the data or start so."""
+    """The federation of a training run, with a note; UserError as `of_data`, and where its method cannot have the data or start."""
     _check_start(spec)
     fed, note = of_data(spec, root)
     return fed, "; ".join(part for part in (note, _check_tasks(spec, fed)) if part)

@@ -171,7 +171,8 @@ def write(
 
 def left_out(every: Sequence[GridLine], shown: Sequence[GridLine], victims: int, columns: int, others: int = 0) -> str:
     """What a grid does not show, and who shares a row with many, in words; nothing where it shows all."""
-    hidden = [line for line in every if line not in shown]
+    # Two rows of one name are equal up to their images, and tensors have no single truth.
+    hidden = [line for line in every if not any(line is each for each in shown)]
     named = "; ".join(line.first.name for line in hidden[:MOST_NAMED]) + (", ..." if len(hidden) > MOST_NAMED else "")
     which = "more" if any(line.first.psnr_db is None for line in hidden) else "weaker"
     parts = [f"{len(hidden)} {which} row{'s' * (len(hidden) > 1)} ({named})"] if hidden else []

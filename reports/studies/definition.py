@@ -69,6 +69,9 @@ class Variant(spec.Strict):
     observe: str = "gradient"
     local_steps: int | None = None
     local_lr: float | None = None
+    uploads_per_round: int | None = (
+        None  # of attacks that know what the server kept; others have one cell for all values
+    )
 
 
 class MeasuredQuantity(spec.Strict):

@@ -12,7 +12,7 @@ from typing import Any
 
 from privbench import registry
 from privbench.errors import UserError
-from privbench.presets import settings_of_attack
+from privbench.presets import UPLOADS_PER_ROUND, settings_of_attack
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
@@ -90,4 +90,9 @@ def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:
     parts += [f"sent in {form}"] if form != "float32" else []
     parts += ["labels known"] if cell.labels_known else []
     parts += [f"{cell.batch_size} images per gradient"] if cell.batch_size > 1 else []
+    parts += (
+        [f"{cell.uploads_per_round} uploads kept a round"]
+        if cell.uploads_per_round not in (None, UPLOADS_PER_ROUND)
+        else []
+    )
     return ", ".join([*parts, *([PLAINEST] if len(parts) == 1 else [])])

@@ -337,6 +337,15 @@ def test_a_grid_keeps_the_strongest_of_every_method_in_order_and_says_what_is_le
     assert not [t for t in drawn[1].texts if t.get_text()]
 
 
+def test_a_short_grid_of_rows_of_one_name_counts_those_that_it_leaves_out(tmp_path, drawn):
+    """As of one attack with several numbers of kept uploads."""
+    every = [row("M0", "a0", number, 10.0 + number, 3) for number in range(3)]
+    grid.write(images(0, 3), every, tmp_path / "x", grid.Size(rows=3, columns=3))
+    assert labels_of(drawn[0]) == ["original", "M0\nL1 a0", "M0\nL1 a0"]
+    (remark,) = [t.get_text() for t in drawn[0].texts if t.get_text()]
+    assert remark == "Not shown: 1 weaker row (M0, a0)."
+
+
 def test_rows_of_the_same_images_are_drawn_once_under_both_names(tmp_path, drawn):
     first = row("FedAvg", "dlg", 1)
     lost = torch.full((9,), torch.nan)
