@@ -11,9 +11,15 @@ from reports.documents import benchmarks, catalogue, claims, findings, model_acc
 from reports.documents.pages import Blocks
 from reports.tables import attack_table, ladder_summary, nearest, report_files, variants
 from reports.tables.report import Report
-from reports.tables.training import accuracy_table, communication, generator_table
+from reports.tables.training import accuracy_table, communication, generator_table, task_table
 
-PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan"
+PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
+    "quick-photos",
+    "published-cifar10",
+    "papers-attack",
+    "securegan",
+    "meta",
+)
 DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
@@ -109,6 +115,9 @@ BLOCKS: Blocks = {
     LADDER: _of_attacks(LADDER, _text_of(ladder_summary.report)),
     f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
     "make-targets": catalogue.make_targets,
+    META: _of_all(META, _text_of(task_table.report)),
+    f"{META}-attacks": _of_attacks(META, claims.every_attack),
+    f"{META}-setting": _of_attacks(META, findings.setting),
     "methods": catalogue.methods,
     "rungs": catalogue.rungs,
     SECURE_GAN: _of_all(SECURE_GAN, _text_of(generator_table.report)),
