@@ -58,6 +58,7 @@ ATTACKS = {
     "update-matching": "attacks.update_matching:UpdateMatching",
     "learned-inverse": "attacks.learned_inverse:LearnedInverse",
     "imprint": "attacks.imprint:Imprint",
+    "fishing": "attacks.fishing:Fishing",
     "model-inconsistency": "attacks.model_inconsistency:ModelInconsistency",
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",

@@ -79,14 +79,36 @@ def better_classifier(
     Tried where E is broadcast, on `most_images` of the auxiliary ones; 0 takes the first of them, untried. With E private nobody
     can try, and an honest classifier gives the same features of one image without noise.
     """
-    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
     expected, noise = knowledge.expected, gradient_noise_std(knowledge.expected, seed)
-    made = candidates(model, broadcast, knowledge.auxiliary, expected, noise)
+    tried_on = most_images if "extractor" in broadcast.params else 0
+    return best(
+        model, broadcast, knowledge, tried_on, seed, lambda images: candidates(model, broadcast, images, expected, noise),
+        read_crafted, read_honest,
+    )  # fmt: skip
+
+
+def best(
+    model: Model,
+    broadcast: Networks,
+    knowledge: Knowledge,
+    most_images: int,
+    seed: int,
+    made_of: Callable[[Batch], tuple[Networks, ...]],
+    read_crafted: Attack,
+    read_honest: Attack,
+) -> Networks:
+    """Of the networks that an attack makes of auxiliary images those that bring back most, or HONEST where none brings back more.
+
+    The first of them, untried, where `most_images` is 0 or less than a batch can be dealt out.
+    """
+    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
+    assert knowledge.expected is not None, "active attacks are told of the uploads to come"
+    expected, made = knowledge.expected, made_of(knowledge.auxiliary)
     if not made:
         return classifiers.HONEST
     others, attackers = halves(knowledge.auxiliary, seed)
-    if "extractor" not in broadcast.params or not most_images or len(others.labels) < expected.batch_size:
+    if not most_images or len(others.labels) < expected.batch_size:
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 
@@ -95,7 +117,7 @@ def better_classifier(
         upload = observed(model, sent, clients, expected, seed)
         return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
 
-    tried = candidates(model, broadcast, attackers, expected, noise)
+    tried = made_of(attackers)
     scores = [worth(classifiers.HONEST, read_honest), *(worth(crafted, read_crafted) for crafted in tried)]
     return (classifiers.HONEST, *made)[scores.index(max(scores))]
 
