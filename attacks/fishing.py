@@ -104,7 +104,8 @@ class Fishing:
         known = magnified.features_of(artifact, knowledge.auxiliary).images
         rows = torch.nonzero(magnified.standing_alone(artifact, known))[:, 0]
         whole, count = gave_up(class_mean(artifact, knowledge)), artifact.batch_size
-        note = f"fishing read one image of each of {len(rows)} of {artifact.victims} batches of {count}; all other images are class means"
+        read = f"{len(rows)} of {artifact.victims} batches of {count}"
+        note = f"fishing read one image of each of {read}; all other images are class means"
         if not len(rows):
             return whole._replace(notes=(note,))
         one = self._invert(magnified.alone(artifact.select(rows), known), seed, progress)

@@ -16,8 +16,8 @@ first layer shows. So what one image by itself would send to a server with a gen
 its weights, or a clip of the message made of its length.
 
 Wen, Geiping, Fowl, Goldblum, Goldstein: Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification, ICML
-2022, arXiv 2202.00580, section 3. Deviations: one image is not let through by a threshold on one feature, above which there are none
-or several of most batches, but outweighs the others by an exponential; any class may be fished; the units are sigmoids.
+2022, arXiv 2202.00580, section 3. Deviations: one image is not let through by a threshold on one feature, which none or several of
+most batches pass, but outweighs the others by an exponential; any class may be fished; the units are sigmoids.
 """
 
 from __future__ import annotations
