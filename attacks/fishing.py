@@ -1,8 +1,8 @@
 """Fishing: an active server sends a classifier under which one image of a large batch outweighs all others, and reads that one.
 
-What is sent, and how the image is read, stands in attacks/crafted/magnified.py; the image is then inverted by `staged`, as the
-gradient of one image. All other images of the batch end at the class means of the recovered labels, as the floor `class-mean`
-does, and so do all images of a batch in which none stands alone.
+What is sent stands in attacks/crafted/magnified.py, how the image is read and inverted in magnified_readout.py beside it. All
+other images of the batch end at the class means of the recovered labels, as the floor `class-mean` does, and so do all images of
+a batch in which none stands alone.
 
 Before anything is sent a dry run decides (attacks/crafted/dry_run.py), against what an honest broadcast brings back: by `staged` of
 batches that it may separate, else the class means. The server stays honest where the crafted classifier brings back no more.
@@ -19,13 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from attacks.common import batched, closed_form, failed_uploads, problem
+from attacks.common import closed_form, failed_uploads
 from attacks.common.data_fit import CLIP
-from attacks.common.no_information import class_mean, gave_up, not_applicable
+from attacks.common.no_information import class_mean, not_applicable
 from attacks.crafted import classifiers, dry_run, magnified
-from attacks.features import anchored_matching
+from attacks.crafted.magnified_readout import MagnifiedReadout
 from attacks.floors import ClassMean
 from attacks.staged import Staged
 from privbench.errors import UserError
@@ -34,7 +32,6 @@ from privbench.hyperparameters import Count, CountOrZero
 from privbench.networks.model import Model
 from privbench.types import Artifact, Batch, Knowledge, Networks, Presets, Progress, Reconstruction, no_progress
 
-EXPLAINED = 1e-9  # layer-scaled distance below which a gradient is that of one image and no other
 SEPARABLE = 8  # images of a batch: of more, `staged` seldom separates features (docs/appendix/attacks.md)
 SENT_HONESTLY = (
     "fishing sent the honest classifier, as a crafted one would bring back no more, so that it does not apply here; a passive "
@@ -81,7 +78,7 @@ class Fishing:
 
         return dry_run.best(
             model, broadcast, knowledge, self.rehearsal_images, seed, made,
-            lambda seen, knowledge: self._read(seen, knowledge, seed, no_progress),
+            lambda seen, knowledge: self.readout.read(seen, knowledge, seed, no_progress),
             lambda seen, knowledge: passive(seen).reconstruct(seen, knowledge, seed),
         )  # fmt: skip
 
@@ -97,34 +94,14 @@ class Fishing:
                 "fishing reads what its own crafted classifier brought back, but these clients got another one; name it with "
                 "--attack in a run of your own"
             )
-        return failed_uploads.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, progress))
+        return failed_uploads.set_aside(artifact, lambda sound: self.readout.read(sound, knowledge, seed, progress))
 
-    def _read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
-        assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        known = magnified.features_of(artifact, knowledge.auxiliary).images
-        rows = torch.nonzero(magnified.standing_alone(artifact, known))[:, 0]
-        whole, count = gave_up(class_mean(artifact, knowledge)), artifact.batch_size
-        read = f"{len(rows)} of {artifact.victims} batches of {count}"
-        note = f"fishing read one image of each of {read}; all other images are class means"
-        if not len(rows):
-            return whole._replace(notes=(note,))
-        one = self._invert(magnified.alone(artifact.select(rows), known), seed, progress)
-        images, y = whole.images[rows].to(one.images), whole.labels[rows]
-        # In place of the first class mean of its class.
-        place = (y == one.labels).int().argmax(1)
-        images[torch.arange(len(rows)), place] = one.images[:, 0]
-        return failed_uploads.put(whole, rows, one._replace(images=images, labels=y, notes=(note,)))
-
-    def _invert(self, artifact: Artifact, seed: int, progress: Progress) -> Reconstruction:
-        """Images of one gradient each: layer by layer where that explains it, else from their features alone."""
-        posed, features = problem.make(artifact, seed), closed_form.of_single(artifact)
-        assert features is not None, "they are of one image each"
-        exact = Staged(feature_steps=1, steps=0).reconstruct(artifact, Knowledge(), seed, progress)
-        start = problem.plain_start(artifact, seed)
-        end = Staged(feature_steps=self.feature_steps).descents.invert(posed, features.batched(), None, start, progress)
-        inverted, every = batched.reconstruction(end, 1, posed.labels), torch.arange(artifact.victims)
-        mixed = ~(anchored_matching.unexplained(posed, exact.images) < EXPLAINED)
-        return anchored_matching.merged(exact, inverted, every, mixed)
+    @property
+    def readout(self) -> MagnifiedReadout:
+        """Layerwise inversion, and the inversion of features."""
+        return MagnifiedReadout(
+            Staged(feature_steps=1, steps=0).reconstruct, Staged(feature_steps=self.feature_steps).descents
+        )
 
 
 def passive(artifact: Artifact) -> Staged | ClassMean:

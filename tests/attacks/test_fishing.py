@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from attacks.common import no_information
 from attacks.crafted import magnified
+from attacks.crafted.magnified_readout import MagnifiedReadout
 from attacks.fishing import SENT_HONESTLY, Fishing
 from attacks.floors import ClassMean
 from defenses.clip import Clip
@@ -189,7 +190,7 @@ def test_the_server_is_honest_under_noise_and_where_what_it_crafts_is_lost():
 def test_the_dry_run_keeps_what_brings_back_more_than_the_honest_classifier_and_nothing_else(monkeypatch):
     weights, _, _ = sent(Fishing(rehearsal_images=3 * B))
     assert magnified.is_magnified(weights["classifier"])
-    monkeypatch.setattr(Fishing, "_read", lambda _, seen, *__: no_information.grey(seen))
+    monkeypatch.setattr(MagnifiedReadout, "read", lambda _, seen, *__: no_information.grey(seen))
     weights, params, _ = sent(Fishing(rehearsal_images=3 * B))
     assert weights["classifier"] is params["classifier"]
 
