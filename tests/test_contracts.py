@@ -180,7 +180,7 @@ def attacked(name, folder, whole):
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     catalogues = (registry.METHODS, registry.ATTACKS, registry.INFERENCES, registry.DEFENSES, registry.DATASETS)
-    assert tuple(map(len, catalogues)) == (14, 33, len(INFERRED), 12, 15)
+    assert tuple(map(len, catalogues)) == (14, 34, len(INFERRED), 12, 15)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching", "layerwise")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 11
@@ -190,8 +190,9 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
     )
     assert [a for a, m in fitting() if m == "secure-gan"] == list(generators)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    # One needs noise, one a sum over clients, one several images.
-    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - {"posterior", "model-inconsistency", "fishing"}
+    # One needs noise, two a sum over clients, one several images.
+    elsewhere = {"posterior", "model-inconsistency", "client-rows", "fishing"}
+    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - elsewhere
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
@@ -407,7 +408,7 @@ WATCHED = {
     "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],
-    "fedavg + sums": ["staged", "model-inconsistency"],
+    "fedavg + sums": ["staged", "model-inconsistency", "client-rows"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
     "secure-gan": ["generated-images"],

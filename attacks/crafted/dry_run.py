@@ -157,17 +157,25 @@ def batches(images: Batch, most: int, size: int) -> Batch:
     return Batch(*(t[: count * size].unflatten(0, (count, size)) for t in images))
 
 
-def observed(model: Model, networks: Networks, clients: Batch, expected: ExpectedUpload, seed: int) -> Artifact:
-    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent.
+def observed(
+    model: Model,
+    networks: Networks,
+    clients: Batch,
+    expected: ExpectedUpload,
+    seed: int,
+    divided: tuple[Networks, ...] | None = None,
+) -> Artifact:
+    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent, or each one of its own.
 
     Whole updates are taken for gradients.
     """
+    received = divided or (networks,) * len(expected.weights)
     sent: list[Parts] = []
     (n, size), sums = clients.labels.shape, "aggregate" in expected.defense.places
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", STREAM, "defence", v)
         of_each = zip(*(t.split(expected.images_per_client) for t in (x, y)), strict=True)
-        messages = [_sent(model, networks, Batch(*one), expected, rng) for one in of_each]
+        messages = [_sent(model, own, Batch(*one), expected, rng) for own, one in zip(received, of_each, strict=True)]
         sent.append(expected.defense.aggregate(messages, expected.weights, rng).tensors if sums else messages[0])
     stacked = {
         part: {name: torch.stack([one[part][name] for one in sent]) for name in networks.params[part]}
@@ -194,6 +202,7 @@ def observed(model: Model, networks: Networks, clients: Batch, expected: Expecte
             expected.defense, expected.local, expected.images_per_client, expected.wire, expected.shares
         ),
         member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if sums else None,
+        divided=divided,
     )
     return updates.nearly_gradients(seen)
 

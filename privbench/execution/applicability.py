@@ -143,7 +143,17 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
             f"{name} attacks sums over clients that received the same networks, but here one client's message was made to stand "
             f"alone in them; try --attack {registry.ISOLATING}"
         )
+    if seen.divided is not None and not _takes_divided(name):
+        return (
+            f"{name} attacks sums over clients that received the same networks, but here each client received others; try "
+            f"--attack {registry.DIVIDING}"
+        )
     return _of_sums(name, limits, private=private) if seen.member_weights is not None else ""
+
+
+def _takes_divided(name: str) -> bool:
+    """Whether an attack is made on sums over clients with networks of their own, or needs no network."""
+    return name in registry.FLOORS or hasattr(registry.resolve("attack", name), "craft_each")
 
 
 def _too_few(name: str, limits: Limits, images: int) -> str:

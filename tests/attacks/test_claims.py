@@ -59,7 +59,7 @@ SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 0.0})
 ENOUGH = 6  # victims of which an interval says something
 # It works through rounds of training on what it sends: tests/attacks/test_feature_hijacking.py shows fall, gain and trust.
 # tests/attacks/test_layerwise_attack.py shows fall and gain on networks of a user's own.
-SHOWN_ELSEWHERE = ("feature-hijacking", "model-inconsistency", "generated-images", "layerwise")
+SHOWN_ELSEWHERE = ("feature-hijacking", "model-inconsistency", "client-rows", "generated-images", "layerwise")
 
 
 # Chosen on other digits with the networks of these seeds (docs/appendix/attacks.md).
