@@ -58,6 +58,8 @@ ATTACKS = {
     "update-matching": "attacks.update_matching:UpdateMatching",
     "learned-inverse": "attacks.learned_inverse:LearnedInverse",
     "imprint": "attacks.imprint:Imprint",
+    "fishing": "attacks.fishing:Fishing",
+    "client-rows": "attacks.client_rows:ClientRows",
     "model-inconsistency": "attacks.model_inconsistency:ModelInconsistency",
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
@@ -126,6 +128,7 @@ OF_GENERATORS = "feature-statistics"
 OF_EXTRACTORS = "extractor-matching"
 OF_UPDATES = "update-matching"
 ISOLATING = "model-inconsistency"
+DIVIDING = "client-rows"
 # The method that learns from tasks, which a refusal of data that are split by class names.
 OF_TASKS = "reptile"
 # The defence that a refusal names as the way out: it fits every method that sends something.

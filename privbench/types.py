@@ -125,6 +125,8 @@ class Artifact:
                    clients, so that they add little; `client` is that one, and B, `labels` and the truth are of its images alone.
                    None where all clients' are attacked
     others         the networks that the other clients received then
+    divided        of sums, the networks that each client received, in turn, where an active server sent every client others;
+                   `weights` are those of client 0
     upload_client  [M] int64, where clients send weights alone: which of them sent each of the M `uploads` of the round; None where
                    client k sent row k, and of a sum
     """
@@ -152,6 +154,7 @@ class Artifact:
     member_weights: Tensor | None = None
     target: int | None = None
     others: Networks | None = None
+    divided: tuple[Networks, ...] | None = None
     upload_client: Tensor | None = None
 
     def to(self, device: torch.device) -> Artifact:
@@ -169,6 +172,7 @@ class Artifact:
             label_counts=None if self.label_counts is None else alone(self.label_counts, device),
             member_weights=None if self.member_weights is None else alone(self.member_weights, device),
             others=None if self.others is None else self.others.to(device),
+            divided=None if self.divided is None else tuple(each.to(device) for each in self.divided),
             upload_client=None if self.upload_client is None else alone(self.upload_client, device),
         )
 
@@ -455,4 +459,13 @@ class IsolatingAttack(ActiveAttack, Protocol):
 
     def craft_others(self, model: Model, broadcast: Networks) -> Networks:
         """What to send to all others in place of some of the `broadcast` networks."""
+        ...
+
+
+@runtime_checkable
+class DividingAttack(ActiveAttack, Protocol):
+    """An active attack on sums over clients whose server sends every client networks of its own."""
+
+    def craft_each(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> tuple[Networks, ...]:
+        """What to send to each client in place of some of the `broadcast` networks; nothing to be honest."""
         ...

@@ -126,6 +126,8 @@ def fitting():
         images = registry.create(registry.resolve("method", method), {}).networks("lenet5").get("gan") == "image"
         if LIMITS[attack].image_generator and not images:
             return False
+        if LIMITS[attack].several_images:
+            return False
         return not LIMITS[attack].noise and (private or not LIMITS[attack].private_extractor)
 
     return [
@@ -178,7 +180,7 @@ def attacked(name, folder, whole):
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     catalogues = (registry.METHODS, registry.ATTACKS, registry.INFERENCES, registry.DEFENSES, registry.DATASETS)
-    assert tuple(map(len, catalogues)) == (14, 32, len(INFERRED), 12, 15)
+    assert tuple(map(len, catalogues)) == (14, 34, len(INFERRED), 12, 15)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching", "layerwise")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 11
@@ -188,8 +190,9 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
     )
     assert [a for a, m in fitting() if m == "secure-gan"] == list(generators)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    # One needs noise, the other a sum over clients.
-    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - {"posterior", "model-inconsistency"}
+    # One needs noise, two a sum over clients, one several images.
+    elsewhere = {"posterior", "model-inconsistency", "client-rows", "fishing"}
+    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - elsewhere
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
@@ -401,10 +404,11 @@ WATCHED = {
     ],
     "fedsplit": ["calibrated", "chained"],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
+    "batches of fedavg": ["fishing"],
     "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],
-    "fedavg + sums": ["staged", "model-inconsistency"],
+    "fedavg + sums": ["staged", "model-inconsistency", "client-rows"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
     "secure-gan": ["generated-images"],

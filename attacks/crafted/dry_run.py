@@ -79,14 +79,36 @@ def better_classifier(
     Tried where E is broadcast, on `most_images` of the auxiliary ones; 0 takes the first of them, untried. With E private nobody
     can try, and an honest classifier gives the same features of one image without noise.
     """
-    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
     expected, noise = knowledge.expected, gradient_noise_std(knowledge.expected, seed)
-    made = candidates(model, broadcast, knowledge.auxiliary, expected, noise)
+    tried_on = most_images if "extractor" in broadcast.params else 0
+    return best(
+        model, broadcast, knowledge, tried_on, seed, lambda images: candidates(model, broadcast, images, expected, noise),
+        read_crafted, read_honest,
+    )  # fmt: skip
+
+
+def best(
+    model: Model,
+    broadcast: Networks,
+    knowledge: Knowledge,
+    most_images: int,
+    seed: int,
+    made_of: Callable[[Batch], tuple[Networks, ...]],
+    read_crafted: Attack,
+    read_honest: Attack,
+) -> Networks:
+    """Of the networks that an attack makes of auxiliary images those that bring back most, or HONEST where none brings back more.
+
+    The first of them, untried, where `most_images` is 0 or less than a batch can be dealt out.
+    """
+    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
+    assert knowledge.expected is not None, "active attacks are told of the uploads to come"
+    expected, made = knowledge.expected, made_of(knowledge.auxiliary)
     if not made:
         return classifiers.HONEST
     others, attackers = halves(knowledge.auxiliary, seed)
-    if "extractor" not in broadcast.params or not most_images or len(others.labels) < expected.batch_size:
+    if not most_images or len(others.labels) < expected.batch_size:
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 
@@ -95,7 +117,7 @@ def better_classifier(
         upload = observed(model, sent, clients, expected, seed)
         return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
 
-    tried = candidates(model, broadcast, attackers, expected, noise)
+    tried = made_of(attackers)
     scores = [worth(classifiers.HONEST, read_honest), *(worth(crafted, read_crafted) for crafted in tried)]
     return (classifiers.HONEST, *made)[scores.index(max(scores))]
 
@@ -135,17 +157,25 @@ def batches(images: Batch, most: int, size: int) -> Batch:
     return Batch(*(t[: count * size].unflatten(0, (count, size)) for t in images))
 
 
-def observed(model: Model, networks: Networks, clients: Batch, expected: ExpectedUpload, seed: int) -> Artifact:
-    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent.
+def observed(
+    model: Model,
+    networks: Networks,
+    clients: Batch,
+    expected: ExpectedUpload,
+    seed: int,
+    divided: tuple[Networks, ...] | None = None,
+) -> Artifact:
+    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent, or each one of its own.
 
     Whole updates are taken for gradients.
     """
+    received = divided or (networks,) * len(expected.weights)
     sent: list[Parts] = []
     (n, size), sums = clients.labels.shape, "aggregate" in expected.defense.places
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", STREAM, "defence", v)
         of_each = zip(*(t.split(expected.images_per_client) for t in (x, y)), strict=True)
-        messages = [_sent(model, networks, Batch(*one), expected, rng) for one in of_each]
+        messages = [_sent(model, own, Batch(*one), expected, rng) for own, one in zip(received, of_each, strict=True)]
         sent.append(expected.defense.aggregate(messages, expected.weights, rng).tensors if sums else messages[0])
     stacked = {
         part: {name: torch.stack([one[part][name] for one in sent]) for name in networks.params[part]}
@@ -172,6 +202,7 @@ def observed(model: Model, networks: Networks, clients: Batch, expected: Expecte
             expected.defense, expected.local, expected.images_per_client, expected.wire, expected.shares
         ),
         member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if sums else None,
+        divided=divided,
     )
     return updates.nearly_gradients(seen)
 

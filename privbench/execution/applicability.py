@@ -30,6 +30,7 @@ class Limits(NamedTuple):
     )
     most_parameters: int | None = None  # of extractor and classifier together
     most_images: int | None = None  # images per gradient
+    several_images: bool = False  # gradients must be of several images
     undefended_batches: bool = False  # gradients of several images must be exact
     # The classifier must be LeNet-5's: it is crafted as three linear layers with sigmoids between them.
     sigmoid_classifier: bool = False
@@ -93,6 +94,8 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
             f"{name} inverts gradients of at most {limits.most_images} image(s), but {given} asked for; try --attack "
             f"{registry.STRONG}"
         )
+    if fault := _too_few(name, limits, images):
+        return fault
     if limits.undefended_batches and images > 1 and defense.places - {"aggregate"}:
         return (
             f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
@@ -132,7 +135,7 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
             f"{name} needs a classifier that begins with a linear layer, but that of {seen.model.backbone} does not; name one "
             f"where the split is declared, or try --attack {registry.STRONG}"
         )
-    if fault := _not_crafted(name, limits, seen.model):
+    if fault := _too_few(name, limits, seen.batch_size) or _not_crafted(name, limits, seen.model):
         return fault
     if fault := _not_inverted(name, limits, seen.model, described.kinds(seen.defense), seen.image_shape):
         return fault
@@ -145,7 +148,27 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
             f"{name} attacks sums over clients that received the same networks, but here one client's message was made to stand "
             f"alone in them; try --attack {registry.ISOLATING}"
         )
+    if seen.divided is not None and not _takes_divided(name):
+        return (
+            f"{name} attacks sums over clients that received the same networks, but here each client received others; try "
+            f"--attack {registry.DIVIDING}"
+        )
     return _of_sums(name, limits, private=private) if seen.member_weights is not None else ""
+
+
+def _takes_divided(name: str) -> bool:
+    """Whether an attack is made on sums over clients with networks of their own, or needs no network."""
+    return name in registry.FLOORS or hasattr(registry.resolve("attack", name), "craft_each")
+
+
+def _too_few(name: str, limits: Limits, images: int) -> str:
+    """Why there is nothing to single out of a gradient, in a line; else nothing."""
+    if images > 1 or not limits.several_images:
+        return ""
+    return (
+        f"{name} singles one image out of several, but these gradients are of one image each; add --batch-size 8, or try "
+        f"--attack {registry.STRONG}"
+    )
 
 
 def _not_crafted(name: str, limits: Limits, model: Model) -> str:

@@ -212,6 +212,8 @@ def _broadcast(one: CellSeed, seen: Artifact, shot: Snapshot) -> list[dict[str, 
         images = client.train.images[: broadcast_checks.IMAGES]
         batch = Batch(pixels(images, seen.model.image_size), client.train.labels[: broadcast_checks.IMAGES])
         received = sent if seen.others is None or k == seen.target else seen.others
+        if seen.divided is not None:
+            received = seen.divided[k]
         # Private parts are those that each course of events left to the client.
         fair, crafted = (
             broadcast_checks.of_networks(seen.model, networks, _networks(private), batch)

@@ -143,7 +143,7 @@ def check_offered(
         return
     if "aggregate" in missing:
         raise AttackRefused(
-            f"{name} takes one client's message out of a sum, but here every message arrives by itself; add --defense "
+            f"{name} takes clients' messages out of a sum, but here every message arrives by itself; add --defense "
             f"secure-aggregation, or try --attack {registry.STRONG}"
         )
     if not update and all(need.startswith("update") for need in missing):

@@ -27,6 +27,7 @@ from privbench.training import checkpoint, federation, harness, training_files
 from privbench.training.state import Isolated, Replica, Setup, Snapshot
 from privbench.types import (
     ActiveAttack,
+    DividingAttack,
     ExpectedUpload,
     IsolatingAttack,
     Knowledge,
@@ -52,7 +53,8 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
 
     A snapshot of `trained` holds what was crafted already. An attack with `craft_others` sends something else to all clients but
-    its target. AttackRefused: an attack that cannot craft these networks, or crafts a part the method does not broadcast.
+    its target, one with `craft_each` something else to each. AttackRefused: an attack that cannot craft these networks, or crafts a
+    part the method does not broadcast.
     """
     if not cell.active or rounds(cell):
         return shot
@@ -61,6 +63,9 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
         raise AttackRefused(
             f"{cell.attack} was given target={attack.target}, but there are {clients} clients, from 0 on"
         )
+    if isinstance(attack, DividingAttack):
+        each = crafted_each(cell, setup, attack, shot, data_root)
+        return shot._replace(server=each[0], divided=each) if each else shot
     server = crafted(cell, setup, shot.server, shot.round, data_root, None)
     if not isinstance(attack, IsolatingAttack):
         return shot._replace(server=server)
@@ -148,12 +153,36 @@ def crafted(
 
     Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
     """
-    name, model = str(cell.attack), setup.model
-    attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
+    attack = _attack(cell)
+    attackers, seed = _attackers(cell, setup, attack, data_root, cache), seeds.of_attacker(setup.spec.id, round_)
+    try:
+        networks = attack.craft(setup.model, _broadcast(server), attackers, seed)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    return _sent(cell, setup, server, networks)
+
+
+def crafted_each(
+    cell: CellSpec, setup: Setup, attack: DividingAttack, shot: Snapshot, data_root: Path | None
+) -> list[Replica]:
+    """What the server sends to each client in place of its broadcast; nothing where it is honest; AttackRefused as `sent`."""
+    attackers, seed = _attackers(cell, setup, attack, data_root, None), seeds.of_attacker(setup.spec.id, shot.round)
+    try:
+        networks = attack.craft_each(setup.model, _broadcast(shot.server), attackers, seed)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    return [_sent(cell, setup, shot.server, each) for each in networks]
+
+
+def _attackers(
+    cell: CellSpec, setup: Setup, attack: ActiveAttack, data_root: Path | None, cache: Path | None
+) -> Knowledge:
+    """What an active attack is told before it crafts."""
+    model = setup.model
+    shape = (model.channels, model.image_size, model.image_size)
     images, _ = known.auxiliary(
         federation.as_known(setup.spec, setup.federation), cell.auxiliary, data_root, shape, setup.spec.seed
     )
-    broadcast = _broadcast(server)
     sizes = tuple(map(setup.method.counts_for, map(len, setup.labels))) if "aggregate" in setup.defense.places else (1,)
     whole = Knowledge(
         auxiliary=images,
@@ -162,12 +191,7 @@ def crafted(
         ),
         cache=cache,
     )
-    attackers = known.only(attack.needs, whole, name).to(torch.device("cpu"))
-    try:
-        networks = attack.craft(model, broadcast, attackers, seeds.of_attacker(setup.spec.id, round_))
-    except UserError as error:
-        raise AttackRefused(str(error)) from error
-    return _sent(cell, setup, server, networks)
+    return known.only(attack.needs, whole, str(cell.attack)).to(torch.device("cpu"))
 
 
 def _broadcast(server: Replica) -> Networks:

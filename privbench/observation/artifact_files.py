@@ -93,6 +93,7 @@ def of(stored: Stored) -> Artifact:
         others=None
         if target is None
         else Networks(_group(tensors, OTHERS, "parameters"), _group(tensors, OTHERS, "buffers")),
+        divided=_divided(tensors, victims) if entry.broadcasts and target is None else None,
         upload_client=None
         if victims.victims is None or victims.weights is not None
         else torch.tensor([each[0] for each in victims.members]),
@@ -228,6 +229,10 @@ def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
     if artifact.others is not None:
         entries = [{"name": OTHERS, "clients": [each for each in _members(artifact)[0] if each != artifact.target]}]
         tensors |= _networks(OTHERS, artifact.others.params, artifact.others.buffers)
+    for k, each in enumerate(artifact.divided or ()):
+        if k:
+            entries.append({"name": f"client-{k}", "clients": [k]})
+            tensors |= _networks(f"client-{k}", each.params, each.buffers)
     if artifact.uploads:
         clients = len(next(iter(next(iter(artifact.uploads.values())).values())))
         summed = artifact.member_weights is not None
@@ -267,6 +272,12 @@ def _of_weights(artifact: Artifact, setup: dict[str, Any]) -> tuple[SetupEntry, 
 def _networks(table: str, params: Parts, buffers: Parts) -> dict[str, Tensor]:
     """Parameters and buffers by their names in a table."""
     return storage.flatten(params, f"{table}/parameters") | storage.flatten(buffers, f"{table}/buffers")
+
+
+def _divided(tensors: dict[str, Tensor], victims: Messages) -> tuple[Networks, ...]:
+    """What each client received, the first one in the place of a common broadcast."""
+    names = [DOWN, *(name for name, _ in artifact_tables.divided_names(victims))]
+    return tuple(Networks(_group(tensors, name, "parameters"), _group(tensors, name, "buffers")) for name in names)
 
 
 def _members(artifact: Artifact) -> list[list[int]]:

@@ -73,15 +73,22 @@ def _check_members(folder: Path, victims: Messages, weights: Messages | None) ->
 
 
 def _check_broadcasts(folder: Path, entry: RoundEntry, victims: Messages) -> None:
-    """UserError unless all clients received the same, or all but the target of every sum."""
+    """UserError unless all clients received the same, or all but the target of every sum, or each client of sums its own."""
     named = [(each.name, each.clients) for each in entry.broadcasts or ()]
     members = victims.members[0]
     expected = [] if victims.target is None else [(OTHERS, [each for each in members if each != victims.target])]
-    if named != expected:
+    if named not in (expected, divided_names(victims)):
         raise UserError(
             f"{folder} holds {len(named) + 1} broadcasts; attacks of this privbench take one to all clients, or one to the target "
-            "of a sum and one to all others"
+            "of a sum and one to all others, or of sums one to each client"
         )
+
+
+def divided_names(victims: Messages) -> list[tuple[str, list[int]]]:
+    """(name, clients) of what each client but the first received, where all of a sum received networks of their own."""
+    if victims.weights is None or victims.target is not None:
+        return []
+    return [(f"client-{k}", [k]) for k in victims.members[0][1:]]
 
 
 def _check_senders(folder: Path, table: Messages) -> None:

@@ -65,6 +65,7 @@ def _artifact(tensors: dict[str, Tensor], info: dict[str, Any]) -> Artifact:
         member_weights=None,
         target=None,
         others=None,
+        divided=None,
         upload_client=None,
         **{group: files.unflatten(tensors, group) for group in artifacts.GROUPS},
     )

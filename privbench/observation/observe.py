@@ -214,6 +214,9 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         others=None
         if snapshot.isolated is None
         else Networks(snapshot.isolated.others.params, snapshot.isolated.others.buffers),
+        divided=None
+        if snapshot.divided is None
+        else tuple(Networks(each.params, each.buffers) for each in snapshot.divided),
         upload_client=None if visible or summed else torch.tensor(of),
     )
     return artifact, Truth(images, labels)

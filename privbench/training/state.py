@@ -102,9 +102,12 @@ class Snapshot(NamedTuple):
     clients: list[Replica]  # private parts of every client (privbench/training/training_files.py: SNAPSHOT_PARTS)
     uploads: list[tuple[Parts, Parts]]  # shared parts that are sent as weights (generators)
     isolated: Isolated | None = None
+    divided: list[Replica] | None = None  # what an active server sent to each client in place of one broadcast
 
     def received(self, client: int) -> Replica:
         """What a client was sent."""
+        if self.divided is not None:
+            return self.divided[client]
         return self.server if self.isolated is None or self.isolated.target == client else self.isolated.others
 
     def networks(self, client: int) -> tuple[Parts, Parts]:

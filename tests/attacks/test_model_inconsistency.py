@@ -36,9 +36,8 @@ def attacked(folder, defense="secure-aggregation", attack="model-inconsistency",
     honest = checkpoint.load_snapshot(folder, train.id, 0)
     shot = honest
     if registry.is_active(attack):
-        cell = presets.cell_spec(
-            "smoke", train, attack, round_="0", batch_size=batch, attack_settings=SETTINGS | settings
-        )
+        chosen = SETTINGS | settings if attack == "model-inconsistency" else settings
+        cell = presets.cell_spec("smoke", train, attack, round_="0", batch_size=batch, attack_settings=chosen)
         shot = active_server.sent(cell, setup, honest, None)
     seen, truth = observe.observe(
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedavg", dataset="digits",
@@ -238,7 +237,7 @@ def test_an_attack_on_all_clients_refuses_such_a_sum_and_this_one_refuses_an_hon
 @pytest.mark.parametrize(
     ("method", "defense", "changes", "message"),
     [
-        ("fedavg", "none", {}, "takes one client's message out of a sum, .* add --defense secure-aggregation"),
+        ("fedavg", "none", {}, "takes clients' messages out of a sum, .* add --defense secure-aggregation"),
         ("fedsplit", "secure-aggregation", {}, "needs the gradient:extractor"),
         ("fedavg", "secure-aggregation", {"observe": "update"}, "holds whole local updates"),
         ("fedavg", "precode+secure-aggregation", {}, "before which there is a bottleneck"),

@@ -97,12 +97,15 @@ def crafted(tmp_path_factory):
         ("fedsplit", "imprint", "none", "best"),
         ("fedcg", "feature-hijacking", "none", "best"),
         ("fedavg", "model-inconsistency", "secure-aggregation:masks", "best"),
+        ("fedavg", "fishing", "none", "best"),
+        ("fedavg", "client-rows", "secure-aggregation:masks", "best"),
         ("fedavg", "class-mean", "none", "best"),
     ):
         settings = {"rehearsal_images": 0} if attack == "imprint" else {}
+        batch = 4 if attack == "fishing" else 1
         train = presets.train_spec("smoke", "digits", method, defense=defense)
         cells[method, attack] = presets.cell_spec(
-            "smoke", train, attack, round_=round_, attack_settings=settings, victims=2
+            "smoke", train, attack, round_=round_, attack_settings=settings, victims=2, batch_size=batch
         )
     assert cell_jobs.run_cells(list(cells.values()), root, None, "cpu", quiet, quiet) == []
     return {key: schema.read_of(cell, Store(root).record(cell)) for key, cell in cells.items()}
@@ -141,6 +144,20 @@ def test_other_clients_receive_something_else_from_a_server_that_isolates_one(cr
     assert len(set(others)) == 1
     assert target != others[0]
     assert len({check.honest["largest weight"] for check in seed.broadcast}) == 1
+
+
+def test_what_each_client_received_is_checked_where_all_received_others(crafted):
+    (seed,) = crafted["fedavg", "client-rows"].seeds
+    losses = [check.sent["loss"] for check in seed.broadcast]
+    assert len(set(losses)) == len(losses) == 4
+    assert all(check.sent["largest weight"] == 1e4 for check in seed.broadcast)
+
+
+def test_a_magnified_image_is_noticed_by_its_share(crafted):
+    (seed,) = crafted["fedavg", "fishing"].seeds
+    shares = [(check.sent["one of many"], check.honest["one of many"]) for check in seed.broadcast]
+    # None: in double precision nothing is left of the other images.
+    assert all(sent is None or sent > 2 * honest for sent, honest in shares)
 
 
 def checked(record, *sent, names=CHECKS):
