@@ -137,6 +137,7 @@ def test_a_picture_that_is_asked_about_twice_is_one_picture():
     assert torch.equal(asked.batch.labels[asked.of], labels.flatten())
 
 
+@pytest.mark.usefixtures("small_shadows")
 def test_a_shadow_says_who_trained_on_what():
     case = attacked("fedmd-cg", rounds=1, epochs=1, sizes=(24, 24))
     asked = trained_federations.pictures(case.whole)
