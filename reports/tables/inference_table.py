@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench.records.entries import Statement
-from privbench.records.schema import InferenceRecord
+from privbench.records.schema import InferenceRecord, Record
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
 from reports.records import grouping, quotable, remarks
@@ -38,6 +38,19 @@ def report(records: Sequence[InferenceRecord]) -> Report:
                 tables.append(Table(title, COLUMNS, [row(r) for r in each]))
     notes = [*remarks.training_header(records), *how(records), *remarks.of_few_seeds(records)]
     return Report(TITLE, notes, tables, [line for r in records for line in _numbers(r)])
+
+
+def section(records: Sequence[InferenceRecord]) -> list[Table]:
+    """The same as a part of another report: how to read it, then its tables; nothing without records."""
+    if not records:
+        return []
+    return [Table(TITLE, (), (), how(records)), *(t._replace(is_part=True) for t in report(records).tables)]
+
+
+def beneath(whole: Report, records: Sequence[Record]) -> Report:
+    """A report with the tables of the inferences among some records as its last ones; its numbers stay as they are."""
+    inferred = [r for r in records if isinstance(r, InferenceRecord)]
+    return whole._replace(tables=[*whole.tables, *section(inferred)])
 
 
 def row(r: InferenceRecord) -> list[str]:
