@@ -51,11 +51,11 @@ class Membership:
         shadows = trained_federations.shadows(artifact, knowledge, asked, self.pairs, seed, progress)
         said = []
         for number, shadow in enumerate(shadows):
-            said.append(membership_statistics.of(model, shadow.seen, asked.batch, auxiliary, self.steps, seed)[asked.of])
+            said.append(
+                membership_statistics.of(model, shadow.seen, asked.batch, auxiliary, self.steps, seed)[asked.of]
+            )
             progress(number + 1, len(shadows), "statistics of shadows")
-        fit = likelihood_ratio.fitted(
-            torch.stack(said), *(torch.stack([s[i] for s in shadows]) for i in (1, 2))
-        )
+        fit = likelihood_ratio.fitted(torch.stack(said), *(torch.stack([s[i] for s in shadows]) for i in (1, 2)))
         answers = []
         rows = torch.arange(len(asked.of)).view_as(knowledge.candidates.labels.cpu())
         for seen, own, *batch in zip(trained_federations.real(artifact), rows, *knowledge.candidates, strict=True):

@@ -211,7 +211,7 @@ def small_shadows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink_shadows(patch: pytest.MonkeyPatch) -> None:
-    """Shadow validation with two clients of three victims each, screening by eight images, generators asked for four: a third of the work.
+    """Shadows of two clients with three victims each, screening by eight images, generators asked for four: a third of the work.
 
     For tests that do not ask how well it chooses. Three, because a victim's surrogate is aligned to two others at least.
     """

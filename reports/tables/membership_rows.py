@@ -1,6 +1,6 @@
 """Rows on membership in the table of what else is learned: how well an inference tells a client's training images from others.
 
-The area under the ROC curve, the balanced accuracy of "member" where the stated probability is above 1/2, and the true-positive rate
+The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rate
 at 1% false positives are means over clients and seeds. A client counts as recognised where that rate is above what chance gives,
 corrected for the number of clients (Holm); the test is exact (privbench/scoring/membership.py).
 """

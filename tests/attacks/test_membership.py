@@ -37,7 +37,9 @@ def by_heart(federation):
     def drawn(images):
         return images._replace(labels=torch.randint(10, images.labels.shape, generator=rng))
 
-    clients = (c._replace(**{n: drawn(getattr(c, n)) for n in ("train", "validation", "test")}) for c in federation.clients)
+    clients = (
+        c._replace(**{n: drawn(getattr(c, n)) for n in ("train", "validation", "test")}) for c in federation.clients
+    )
     return federation._replace(clients=tuple(clients))
 
 
@@ -66,7 +68,9 @@ def attacked(method, *, rounds, epochs, sizes=(40, 40), **chosen):
     victims = chosen_victims.choose_victims(federation, 2, 1, 0)
     asked = candidate_images.choose(federation, victims, 0, 32)
     whole = Knowledge(
-        auxiliary=observe.auxiliary(federation), candidates=asked.candidates, specification=knowledge.specification(spec)
+        auxiliary=observe.auxiliary(federation),
+        candidates=asked.candidates,
+        specification=knowledge.specification(spec),
     )
     return Attacked(seen, whole, asked.members)
 

@@ -63,7 +63,9 @@ def choose(fed: Federation, victims: ChosenImages, seed: int, image_size: int) -
             "a client has no training image, besides its victims, of a class of which there is a test image; "
             "lower --victims, or raise --per-client"
         )
-    asked = [_mixed(*one, pairs, image_size, stream(seed, NAME, k, "order")) for k, one in zip(clients, each, strict=True)]
+    asked = [
+        _mixed(*one, pairs, image_size, stream(seed, NAME, k, "order")) for k, one in zip(clients, each, strict=True)
+    ]
     images, labels, members = (torch.stack(t) for t in zip(*asked, strict=True))
     return AskedImages(Candidates(images, labels), members)
 

@@ -95,7 +95,9 @@ class Says:
         return Statements(type(self).answers)
 
 
-@pytest.mark.parametrize("answers", [torch.tensor([[0.5, 1.1]]), torch.tensor([[0.5, torch.nan]]), torch.tensor([[0.5]])])
+@pytest.mark.parametrize(
+    "answers", [torch.tensor([[0.5, 1.1]]), torch.tensor([[0.5, torch.nan]]), torch.tensor([[0.5]])]
+)
 def test_what_is_no_probability_of_each_candidate_is_refused(monkeypatch, answers):
     seen, name = artifact(*digits(2)), f"{__name__}:Says"
     monkeypatch.setattr("privbench.registry.resolve", lambda kind, name: Says)
