@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 6, "membership": 6}
+INFERRED = {"label-distribution": 6, "membership-inference": 6}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 

@@ -25,6 +25,7 @@ from privbench.training.state import State
 from privbench.types import Artifact, Batch, Client, Federation, Images, Knowledge, Progress
 
 OWN = "generator"  # what each client uploads of its own, if anything
+SHARED: tuple[str, ...] = ("extractor", "classifier")
 
 
 class Seen(NamedTuple):
@@ -51,7 +52,7 @@ class Pictures(NamedTuple):
 
 def real(artifact: Artifact) -> list[Seen]:
     """Of each attacked client, in ascending order."""
-    shared = {part: artifact.weights[part] for part in ("extractor", "classifier") if part in artifact.weights}
+    shared = {part: artifact.weights[part] for part in SHARED if part in artifact.weights}
     buffers = {part: artifact.buffers.get(part, {}) for part in shared}
     rows = [artifact.upload_of[artifact.client == k][0] for k in artifact.client.unique()]
     return [
@@ -82,7 +83,7 @@ def shadows(
         owner = dealt(asked, knowledge, number, seed)
         state = _trained(artifact, knowledge, asked, owner, number, seed, progress)
         candidate = owner[: len(asked.batch.labels)][asked.of]
-        shared = {part: state.server.params[part] for part in ("extractor", "classifier") if part in artifact.weights}
+        shared = {part: state.server.params[part] for part in SHARED if part in artifact.weights}
         buffers = {part: state.server.buffers[part] for part in shared}
         if OWN not in artifact.uploads:
             found.append(Shadow(Seen(shared, buffers), candidate >= 0, candidate < 0))

@@ -66,9 +66,9 @@ def infer_from_artifact(
     if not isinstance(stated, Statements) or stated.answers.ndim != 2 or len(stated.answers) != clients:
         raise UserError(f"{name} should return Statements on {clients} clients, a row each")
     answers = stated.answers.double().cpu()
-    of_candidates = whole.candidates is not None and QUESTIONS[attack.question].of_candidates
-    if of_candidates and answers.shape != whole.candidates.labels.shape:
-        raise UserError(f"{name} should state a probability of each of {whole.candidates.labels.shape[1]} candidates")
+    of_candidates = QUESTIONS[attack.question].of_candidates
+    if of_candidates and (asked := whole.candidates) is not None and answers.shape != asked.labels.shape:
+        raise UserError(f"{name} should state a probability of each of {asked.labels.shape[1]} candidates")
     total = answers.amax(1) if of_candidates else (answers.sum(1) - 1).abs() + 1
     if not bool(answers.isfinite().all()) or float(answers.min()) < 0 or float(total.max()) > 1 + SUM_ERROR:
         what = "probabilities" if of_candidates else "a distribution"

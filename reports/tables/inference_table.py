@@ -16,7 +16,7 @@ from privbench.scoring.statistics import Interval, interval
 from reports.records import grouping, quotable, remarks
 from reports.records.labels import label, round_text, unique
 from reports.records.number_text import range_text
-from reports.tables import membership_rows
+from reports.tables.inferences import membership_rows
 from reports.tables.render import bold
 from reports.tables.report import Report, Table
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from attacks.membership import Membership
+from attacks.membership_inference import MembershipInference
 from attacks.shadow import likelihood_ratio, membership_statistics, trained_federations
 from privbench import presets
 from privbench.errors import UserError
@@ -81,7 +81,7 @@ def overfitted():
 
 
 def area(case, seed=1, **settings):
-    answers = Membership(**settings).infer(case.seen, case.whole, seed).answers
+    answers = MembershipInference(**settings).infer(case.seen, case.whole, seed).answers
     assert answers.shape == case.members.shape
     return sum(each.score for each in of_membership(answers, case.members)) / len(answers)
 
@@ -104,8 +104,8 @@ def test_the_answer_does_not_depend_on_the_order_of_candidates(overfitted):
     images, labels = overfitted.whole.candidates
     order = torch.randperm(labels.shape[1], generator=stream(0, "order"))
     other = dataclasses.replace(overfitted.whole, candidates=Candidates(images[:, order], labels[:, order]))
-    before = Membership(pairs=1).infer(overfitted.seen, overfitted.whole, 1).answers
-    after = Membership(pairs=1).infer(overfitted.seen, other, 1).answers
+    before = MembershipInference(pairs=1).infer(overfitted.seen, overfitted.whole, 1).answers
+    after = MembershipInference(pairs=1).infer(overfitted.seen, other, 1).answers
     # Double precision, but for logits of single precision whose products are summed in another order.
     assert torch.allclose(before[:, order], after, atol=1e-3)
 
@@ -156,7 +156,7 @@ def test_a_shadow_says_who_trained_on_what():
             assert {*shadow.seen.params} == {"classifier", "generator"}
     generators = [next(iter(s.seen.params["generator"].values())) for s in shadows]
     assert not torch.equal(generators[0], generators[1])
-    answers = Membership(pairs=1, steps=2).infer(case.seen, case.whole, 7).answers
+    answers = MembershipInference(pairs=1, steps=2).infer(case.seen, case.whole, 7).answers
     assert bool(((answers >= 0) & (answers <= 1)).all())
 
 

@@ -15,7 +15,8 @@ from privbench.records.store import Store
 from privbench.scoring.statement_scores import of_membership
 from privbench.types import Candidates, Knowledge, Statements
 from reports.records.number_text import range_text
-from reports.tables import inference_table, membership_rows
+from reports.tables import inference_table
+from reports.tables.inferences import membership_rows
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, digits
 
@@ -75,7 +76,7 @@ def test_a_client_without_a_pair_is_refused(federation):
 
 def test_clients_of_tasks_are_refused(federation):
     train = presets.train_spec("smoke", "digits", "reptile")
-    cell = presets.cell_spec("smoke", train, "membership")
+    cell = presets.cell_spec("smoke", train, "membership-inference")
     with pytest.raises(UserError, match="trains on tasks"):
         candidate_images.of_cell(cell, train, federation, 0)
 
@@ -116,7 +117,7 @@ def test_an_artifact_alone_has_no_candidates():
         knowledge.only(needs, Knowledge(), "membership")
     with pytest.raises(AttackRefused):
         one_attack.infer_from_artifact(
-            "membership", {}, artifact(*digits(2)), Knowledge(), 0, torch.device("cpu"), lambda *_: None
+            "membership-inference", {}, artifact(*digits(2)), Knowledge(), 0, torch.device("cpu"), lambda *_: None
         )
 
 
@@ -131,7 +132,7 @@ def test_the_score_is_the_share_of_pairs_in_the_right_order():
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     results = privbench.attack(
-        attack="membership", method="fedavg", dataset="digits", preset="smoke", backbone="mlp", seeds=1, first_seed=3, victims=4,
+        attack="membership-inference", method="fedavg", dataset="digits", preset="smoke", backbone="mlp", seeds=1, first_seed=3, victims=4,
         clients=2, out=tmp_path_factory.mktemp("runs"),
     )  # fmt: skip
     [record] = results.inferred

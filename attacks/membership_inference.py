@@ -26,7 +26,7 @@ from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, State
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipInference:
     """Shadow federations and a likelihood ratio tell which images a client trained on (after Carlini et al., S&P 2022)."""
 
     pairs: Count = 4  # of shadow federations: one trains on the candidates that the other leaves out
@@ -55,7 +55,8 @@ class Membership:
                 membership_statistics.of(model, shadow.seen, asked.batch, auxiliary, self.steps, seed)[asked.of]
             )
             progress(number + 1, len(shadows), "statistics of shadows")
-        fit = likelihood_ratio.fitted(torch.stack(said), *(torch.stack([s[i] for s in shadows]) for i in (1, 2)))
+        inside, outside = torch.stack([s.inside for s in shadows]), torch.stack([s.outside for s in shadows])
+        fit = likelihood_ratio.fitted(torch.stack(said), inside, outside)
         answers = []
         rows = torch.arange(len(asked.of)).view_as(knowledge.candidates.labels.cpu())
         for seen, own, *batch in zip(trained_federations.real(artifact), rows, *knowledge.candidates, strict=True):
