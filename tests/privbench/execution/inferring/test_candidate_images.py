@@ -132,8 +132,8 @@ def test_the_score_is_the_share_of_pairs_in_the_right_order():
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     results = privbench.attack(
-        attack="membership-inference", method="fedavg", dataset="digits", preset="smoke", backbone="mlp", seeds=1, first_seed=3, victims=4,
-        clients=2, out=tmp_path_factory.mktemp("runs"),
+        attack="membership-inference", method="fedavg", dataset="digits", preset="smoke", backbone="mlp", seeds=1, first_seed=3,
+        victims=4, clients=2, out=tmp_path_factory.mktemp("runs"),
     )  # fmt: skip
     [record] = results.inferred
     return record, results.folder.parent
