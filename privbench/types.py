@@ -317,6 +317,17 @@ class KnownImages(NamedTuple):
         return KnownImages(alone(self.images, device), self.seen.to(device), self.error)
 
 
+class Candidates(NamedTuple):
+    """Images of which is asked whether the attacked clients trained on them: of each client half of them are members."""
+
+    images: Tensor  # [K', N, C, H, W], of the attacked clients in ascending order, members and others in random order
+    labels: Tensor  # [K', N] int64
+
+    def to(self, device: torch.device) -> Candidates:
+        """The same on `device`, each tensor in a storage of its own."""
+        return Candidates(*(alone(t, device) for t in self))
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What an attacker has beyond the artifact. An attack receives only what its `needs` name; the rest is None.
@@ -328,6 +339,8 @@ class Knowledge:
                 victim's, in an order that tells nothing
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
+    candidates  images of which half are training images of an attacked client and the others nobody's, without the answer
+    specification  of the training run, which the server prescribes: a TrainSpec written out, without its seed
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
     expected    what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
     cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and
@@ -340,6 +353,8 @@ class Knowledge:
     rounds: tuple[Artifact, ...] | None = None
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
+    candidates: Candidates | None = None
+    specification: Mapping[str, Any] | None = None
     broadcast: Networks | None = None
     expected: ExpectedUpload | None = None
     cache: Path | None = None
@@ -353,6 +368,8 @@ class Knowledge:
             rounds=None if self.rounds is None else tuple(each.to(device) for each in self.rounds),
             colluder=None if self.colluder is None else {k: each.to(device) for k, each in self.colluder.items()},
             oracle=None if self.oracle is None else {k: each.to(device) for k, each in self.oracle.items()},
+            candidates=None if self.candidates is None else self.candidates.to(device),
+            specification=self.specification,
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
             expected=self.expected,
             cache=self.cache,
@@ -391,7 +408,7 @@ class Reconstruction(NamedTuple):
 class Statements(NamedTuple):
     """What an inference says of the attacked clients, in ascending order of their numbers."""
 
-    # [K', A], a distribution over the answers of the question in every row.
+    # [K', A], a distribution over the answers of the question in every row; of a question on candidates the probability of each.
     answers: Tensor
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
 

@@ -16,8 +16,9 @@ from privbench import presets, registry
 from privbench.data import partition
 from privbench.defense import Defense
 from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
+from privbench.execution.inferring import candidate_images
 from privbench.methods.base import ClassByCount
-from privbench.observation import artifact_files, knowledge, observe
+from privbench.observation import artifact_files, chosen_victims, knowledge, observe
 from privbench.observation.artifact_files import load
 from privbench.records import schema
 from privbench.records.entries import KnowledgeUsed
@@ -36,7 +37,7 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 6}
+INFERRED = {"label-distribution": 6, "membership-inference": 6}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -71,6 +72,8 @@ def observed(tmp_path_factory):
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
             broadcast=Networks(shot.server.params, shot.server.buffers),
+            candidates=candidate_images.choose(federation, chosen_victims.choose_victims(federation, 2, 1, 0), 0, 32).candidates,
+            specification=knowledge.specification(each),
             **other_uploads(setup, method, start, shot),
         )  # fmt: skip
         artifacts_of[method] = (folder, whole)
@@ -231,7 +234,7 @@ def test_an_attack_declares_what_it_needs(name):
 
 def assert_declared(attack):
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    known |= {"gradient", "labels", "classes", "aggregate"}
+    known |= {"gradient", "labels", "classes", "aggregate", "broadcast:classifier", "broadcast:extractor"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge

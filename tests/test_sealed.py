@@ -55,7 +55,7 @@ class WatchOfEverything(Watch):
     """The same with everything that may be asked for but the initial networks, which are one of the secrets."""
 
     needs: ClassVar[frozenset[str]] = frozenset(
-        {"gradient:classifier", "auxiliary", "colluder", "oracle", "known", "rounds"}
+        {"gradient:classifier", "auxiliary", "colluder", "oracle", "known", "rounds", "specification"}
     )
 
 
@@ -169,7 +169,7 @@ def watched(request, tmp_path_factory):
 def test_every_kind_of_knowledge_but_the_initial_networks_is_among_what_is_watched(watched):
     things, _, _, cell = watched
     filled = {name for name in FIELDS if getattr(things[-1][1], name) is not None}
-    asked = filled if "Everything" not in cell.attack else set(FIELDS) - {"initial"}
+    asked = filled if "Everything" not in cell.attack else set(FIELDS) - {"initial", "candidates"}
     assert filled == asked
     assert filled >= {"auxiliary"}
 

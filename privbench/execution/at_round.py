@@ -189,10 +189,15 @@ def about_further(cell: CellSpec, round_: int) -> dict[str, Any]:
     return described
 
 
-def _chosen(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int, each: int, named: str) -> ChosenImages:
+def victims_of(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int) -> ChosenImages:
+    """The victims of one seed of a cell, where uploads are one client's."""
     method = federation.method_of(spec)
     of = chosen_victims.senders(method, round_, len(fed.clients))
-    victims = chosen_victims.choose_victims(
+    return chosen_victims.choose_victims(
         fed, cell.victims, cell.batch_size, spec.seed, spec.image_size, method.client_tasks, of=of
     )
+
+
+def _chosen(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int, each: int, named: str) -> ChosenImages:
+    victims = victims_of(cell, spec, fed, round_)
     return other_images.choose(fed, victims, each, spec.seed, named, image_size=spec.image_size)

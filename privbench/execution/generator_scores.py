@@ -230,16 +230,21 @@ def matched(setup: Setup, client: int) -> Queries:
     """Training images of a client and as many test images, pair by pair of one class, in random order."""
     training, test = setup.federation.clients[client].train, test_images(setup.federation, client)
     rng = stream(setup.spec.seed, *NAMES, "members", client)
-    pairs = []
-    for label in range(setup.model.classes):
-        each = [(images.labels == label).nonzero()[:, 0] for images in (training, test)]
-        count = min(map(len, each))
-        pairs.append(torch.stack([rows[torch.randperm(len(rows), generator=rng)[:count]] for rows in each]))
-    every = torch.cat(pairs, 1)
-    chosen = every[:, torch.randperm(every.shape[1], generator=rng)[:MOST_MEMBERS]]
+    chosen = paired(training.labels, test.labels, setup.model.classes, rng)[:, :MOST_MEMBERS]
     return Queries(
         *(_batch(take(images, rows), setup.model) for images, rows in zip((training, test), chosen, strict=True))
     )
+
+
+def paired(training: Tensor, test: Tensor, classes: int, rng: torch.Generator) -> Tensor:
+    """Rows of training and of test images by their labels [n] and [m], pair by pair of one class, in random order: [2, P]."""
+    pairs = []
+    for label in range(classes):
+        each = [(labels == label).nonzero()[:, 0] for labels in (training, test)]
+        count = min(map(len, each))
+        pairs.append(torch.stack([rows[torch.randperm(len(rows), generator=rng)[:count]] for rows in each]))
+    every = torch.cat(pairs, 1)
+    return every[:, torch.randperm(every.shape[1], generator=rng)]
 
 
 def _references(federation: Federation, client: int) -> list[int]:

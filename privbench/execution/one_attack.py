@@ -13,6 +13,7 @@ from privbench.errors import AttackRefused, UserError
 from privbench.execution import applicability
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
+from privbench.scoring.statement_scores import QUESTIONS
 from privbench.types import Artifact, Knowledge, Outcome, Progress, Reconstruction, Statements, no_progress
 
 # Of the answers of a statement in single precision.
@@ -56,7 +57,8 @@ def infer_from_artifact(
 ) -> Statements:
     """The same of an inference: what it states of the attacked clients, on the CPU and in double precision.
 
-    AttackRefused where it cannot be made; UserError where it states something else than a distribution for each of them.
+    AttackRefused where it cannot be made; UserError where it states something else than a distribution for each of them, or, of a
+    question on candidates, a probability of each.
     """
     attack = registry.create(registry.resolve("attack", name), settings)
     stated = _run(name, attack, attack.infer, seen, whole, seed, place, progress)
@@ -64,9 +66,13 @@ def infer_from_artifact(
     if not isinstance(stated, Statements) or stated.answers.ndim != 2 or len(stated.answers) != clients:
         raise UserError(f"{name} should return Statements on {clients} clients, a row each")
     answers = stated.answers.double().cpu()
-    sums = (answers.sum(1) - 1).abs().max()
-    if not bool(answers.isfinite().all()) or float(answers.min()) < 0 or float(sums) > SUM_ERROR:
-        raise UserError(f"{name} should state a distribution in every row, from 0 to 1 with sum 1")
+    of_candidates = QUESTIONS[attack.question].of_candidates
+    if of_candidates and (asked := whole.candidates) is not None and answers.shape != asked.labels.shape:
+        raise UserError(f"{name} should state a probability of each of {asked.labels.shape[1]} candidates")
+    total = answers.amax(1) if of_candidates else (answers.sum(1) - 1).abs() + 1
+    if not bool(answers.isfinite().all()) or float(answers.min()) < 0 or float(total.max()) > 1 + SUM_ERROR:
+        what = "probabilities" if of_candidates else "a distribution"
+        raise UserError(f"{name} should state {what} in every row, from 0 to 1{'' if of_candidates else ' with sum 1'}")
     return stated._replace(answers=answers)
 
 

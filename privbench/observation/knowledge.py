@@ -8,6 +8,8 @@ rounds      what the server kept of the rounds that it observed: uploads of imag
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
+candidates  images of which an inference says whether an attacked client trained on them (execution/inferring/candidate_images.py)
+specification  of the training run without its seed, and without what names a folder's content
 
 An active attack also receives the broadcast itself, which it crafts from and its artifact does not hold.
 Networks come from the snapshot at which the gradients were taken; nothing here uses the victims.
@@ -30,11 +32,13 @@ from privbench.defending import described
 from privbench.errors import UserError
 from privbench.observation import observe
 from privbench.seeds import stream
+from privbench.spec import TrainSpec
 from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
 
 SAME = "same"
-FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle")  # of Knowledge, as `needs` name them
+# Of Knowledge, as `needs` name them.
+FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "specification")
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
@@ -44,6 +48,8 @@ ABSENT = {
     "rounds": "uploads of the same images in several rounds, which no artifact file or capture names; attack a run of your own",
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
+    "candidates": "images that may be a client's, which an artifact file does not hold; attack a run of your own",
+    "specification": "the specification of the training, which an artifact file does not hold; attack a run of your own",
 }
 
 
@@ -142,6 +148,11 @@ def of_client(snapshot: Snapshot, client: int) -> Networks:
     """The networks that client takes its gradient at: the broadcast ones and its own private ones."""
     state, server = snapshot.clients[client], snapshot.server
     return _classification(state.params | server.params, state.buffers | server.buffers)
+
+
+def specification(spec: TrainSpec) -> dict[str, Any]:
+    """A training specification as the server that prescribes it has it: without the seed, and what a folder contains."""
+    return spec.model_dump(mode="json", exclude={"seed", "content"})
 
 
 def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:

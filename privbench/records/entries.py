@@ -269,8 +269,8 @@ class Statement(StrictModel):
     seed: int
     client: int
     uploads: int  # of the client that were observed
-    stated: list[float]  # of each answer, in [0, 1] with sum 1
-    true: list[float]
+    stated: list[float]  # of each answer, in [0, 1] with sum 1; of a question on candidates the probability of each
+    true: list[float]  # the same; of a candidate 1 if it is a member, else 0
     score: float
     floors: dict[str, float]  # scores of what anybody could state
 

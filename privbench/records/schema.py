@@ -158,7 +158,9 @@ class InferenceRecord(Record):
     knowledge: KnowledgeUsed
     guarantee: str  # as an AttackRecord's
     question: str  # of privbench.scoring.statement_scores.QUESTIONS
-    answers: list[str]  # among which every statement is a distribution
+    answers: list[
+        str
+    ]  # among which every statement is a distribution; of a question on candidates what it is a probability of
     cost: AttackCost
     seeds: Sequence[InferredSeed]
 
@@ -284,7 +286,10 @@ def _check_statements(record: InferenceRecord) -> None:
         raise ValueError(f"question should be one of {', '.join(QUESTIONS)}, but {short(record.question)} was given")
     if not all(s.statements and s.accuracy_at_round for s in record.seeds):
         raise ValueError("no statements of one of its seeds")
-    floors, count = record.statements[0].floors.keys(), len(record.answers)
+    floors, of_candidates = record.statements[0].floors.keys(), QUESTIONS[record.question].of_candidates
     for each in record.statements:
+        count = len(each.true) if of_candidates else len(record.answers)
+        if of_candidates and {*each.true} != {0.0, 1.0}:
+            raise ValueError("a statement on candidates that are not members and others")
         if not floors or each.floors.keys() != floors or {len(each.stated), len(each.true)} != {count}:
             raise ValueError("a statement without its floors, or of other answers than the record's")

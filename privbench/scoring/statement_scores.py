@@ -3,6 +3,9 @@
 label distribution   the total variation distance 1/2 sum_y |q_y - p_y| of the stated distribution q from that of the client's
                      training images, 0 to 1, lower is better; floors: the uniform distribution, and that of all clients' images
                      together
+membership           the area under the ROC curve of the probabilities of a client's candidates, half of which are members, 0 to 1,
+                     higher is better; floor: 1/2, that of chance. Tables add the true-positive rate at 1% false positives
+                     (privbench/scoring/membership.py)
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench.scoring import membership
+
 
 class Question(NamedTuple):
     """What inferences state, and how that is scored."""
@@ -21,15 +26,18 @@ class Question(NamedTuple):
     score: str
     # Whether the better of two scores is the lower.
     is_error: bool
+    # Whether a statement holds a probability of each of a client's candidates, and no distribution over answers.
+    of_candidates: bool = False
 
 
 QUESTIONS: Mapping[str, Question] = {
     "label distribution": Question("label distribution", "total variation distance", is_error=True),
+    "membership": Question("membership", "area under the ROC curve", is_error=False, of_candidates=True),
 }
 
 
 class ScoredStatement(NamedTuple):
-    """One client's: distributions over the answers, the score, and that of each floor."""
+    """One client's: distributions over the answers or probabilities of candidates, the score, and that of each floor."""
 
     stated: list[float]
     true: list[float]
@@ -58,4 +66,17 @@ def of_label_distributions(answers: Tensor, clients: Sequence[int], label_counts
             {name: float(total_variation(guess, true[k])) for name, guess in guesses.items()},
         )
         for stated, k in zip(answers, clients, strict=True)
+    ]
+
+
+def of_membership(answers: Tensor, members: Tensor) -> list[ScoredStatement]:
+    """Scores of `answers` [K', N], the probability of each candidate, of which `members` [K', N] bool are a client's."""
+    return [
+        ScoredStatement(
+            stated.tolist(),
+            inside.double().tolist(),
+            membership.auc(membership.recognition(stated[inside].numpy(), stated[~inside].numpy())),
+            {"chance": 0.5},
+        )
+        for stated, inside in zip(answers, members, strict=True)
     ]

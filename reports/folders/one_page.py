@@ -41,11 +41,7 @@ def report(contents: Contents, *, with_pictures: bool = True) -> Report:
         left_out += lines
     tables += _forms(contents, attacked, left_out)
     tables += attack_table.between_methods(attacked)
-    inferred = [r for r in records if isinstance(r, InferenceRecord)]
-    if inferred:
-        of_inferences = inference_table.report(inferred)
-        tables += [Table(inference_table.TITLE, (), (), inference_table.how(inferred))]
-        tables += [table._replace(is_part=True) for table in of_inferences.tables]
+    tables += inference_table.section([r for r in records if isinstance(r, InferenceRecord)])
     for title, notes in (
         ("Gaps", remarks.gap_lines(contents.gaps)),
         (LEFT_OUT, left_out),

@@ -13,7 +13,7 @@ from pathlib import Path
 from privbench import registry
 from privbench.execution import applicability
 from privbench.observation import active_server
-from privbench.records.schema import AttackRecord
+from privbench.records.schema import AttackRecord, InferenceRecord
 from privbench.records.store import Store
 from privbench.spec import CellSpec
 from privbench.system import files
@@ -21,7 +21,7 @@ from reports.figures import of_attack, psnr_by_round
 from reports.records import grouping
 from reports.records.labels import REFUSED, Gap, label, unique
 from reports.records.measured import best_record
-from reports.tables import ladder, ladder_summary, report_files
+from reports.tables import inference_table, ladder, ladder_summary, report_files
 
 SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
 
@@ -47,14 +47,22 @@ def _reason(cell: CellSpec) -> str | None:
 
 
 def write(
-    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], gaps: Sequence[Gap], folder: Path
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[AttackRecord],
+    gaps: Sequence[Gap],
+    folder: Path,
+    inferred: Sequence[InferenceRecord] = (),
 ) -> list[Path]:
-    """Every report of several methods; `records` are those of `cells`, in the same order."""
-    paths = report_files.write(ladder_summary.report(records, gaps), folder / "summary")
+    """Every report of several methods; `records` are those of `cells`, in the same order, and `inferred` stand beneath."""
+    summary = inference_table.beneath(ladder_summary.report(records, gaps), inferred)
+    paths = report_files.write(summary, folder / "summary")
     for key, name in of_attack.stems(records).items():
         of_setting = [r for r in records if grouping.setting(r.cell) == key]
         lost = [gap for gap in gaps if grouping.setting(gap.cell) == key]
-        paths += report_files.write(ladder.report(of_setting, lost), files.inside(folder, f"ladder-{name}"))
+        beside = [r for r in inferred if grouping.setting(r.cell) == key]
+        whole = inference_table.beneath(ladder.report(of_setting, lost), beside)
+        paths += report_files.write(whole, files.inside(folder, f"ladder-{name}"))
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
 

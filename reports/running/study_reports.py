@@ -192,7 +192,9 @@ def _write_one(
         paths += sweep_curve.curves(attacked, folder) + epsilon_curve.curves(attacked, folder)
         return paths + of_attack.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
-        return ladder_cells.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
+        inferred = [r for r in records if isinstance(r, InferenceRecord)]
+        of_images = [cell for cell, _ in pairs_of]
+        return ladder_cells.write(store, of_images, attacked, gaps, folder, inferred) if attacked else []
     if name in OF_ATTACKS:
         return report_files.write(_of_attacks(name, attacked), folder / name) if attacked else []
     if name in client_bars.KINDS:
@@ -292,7 +294,7 @@ def _first(
         inferred = [r for r in records if isinstance(r, InferenceRecord)]
         return (INFERENCE, inference_table.report(inferred)) if inferred else None
     if "ladder" in study.reports:
-        return "summary", ladder_summary.report(attacked, gaps)
+        return "summary", inference_table.beneath(ladder_summary.report(attacked, gaps), records)
     for name in ("nearest", "variants"):
         if name in study.reports:
             return name, _of_attacks(name, attacked)

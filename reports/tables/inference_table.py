@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench.records.entries import Statement
-from privbench.records.schema import InferenceRecord
+from privbench.records.schema import InferenceRecord, Record
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
 from reports.records import grouping, quotable, remarks
 from reports.records.labels import label, round_text, unique
 from reports.records.number_text import range_text
+from reports.tables.inferences import membership_rows
 from reports.tables.render import bold
 from reports.tables.report import Report, Table
 
@@ -29,10 +30,27 @@ def report(records: Sequence[InferenceRecord]) -> Report:
     for key in grouping.settings(records):
         of_setting = [r for r in records if grouping.setting(r.cell) == key]
         for question in unique(r.question for r in of_setting):
-            rows = [row(r) for r in of_setting if r.question == question]
-            tables.append(Table(f"{grouping.title(key)}: {QUESTIONS[question].title}", COLUMNS, rows))
+            each = [r for r in of_setting if r.question == question]
+            title = f"{grouping.title(key)}: {QUESTIONS[question].title}"
+            if QUESTIONS[question].of_candidates:
+                tables.append(Table(title, membership_rows.COLUMNS, [membership_rows.row(r) for r in each]))
+            else:
+                tables.append(Table(title, COLUMNS, [row(r) for r in each]))
     notes = [*remarks.training_header(records), *how(records), *remarks.of_few_seeds(records)]
     return Report(TITLE, notes, tables, [line for r in records for line in _numbers(r)])
+
+
+def section(records: Sequence[InferenceRecord]) -> list[Table]:
+    """The same as a part of another report: how to read it, then its tables; nothing without records."""
+    if not records:
+        return []
+    return [Table(TITLE, (), (), how(records)), *(t._replace(is_part=True) for t in report(records).tables)]
+
+
+def beneath(whole: Report, records: Sequence[Record]) -> Report:
+    """A report with the tables of the inferences among some records as its last ones; its numbers stay as they are."""
+    inferred = [r for r in records if isinstance(r, InferenceRecord)]
+    return whole._replace(tables=[*whole.tables, *section(inferred)])
 
 
 def row(r: InferenceRecord) -> list[str]:
@@ -74,10 +92,15 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     lines = []
     for question in unique(r.question for r in records):
         inference = QUESTIONS[question]
+        if inference.of_candidates:
+            lines += membership_rows.how([r for r in records if r.question == question])
+            continue
         better = "lower" if inference.is_error else "higher"
         lines.append(f"Score of the {inference.title}: {inference.score}, 0 to 1, {better} is better.")
     for r in records:
         lines += [f"{label(r.cell)}, {r.attack}: {message.sentence}." for message in r.messages]
+    if all(QUESTIONS[r.question].of_candidates for r in records):
+        return [*lines, "[95% interval, bootstrap over seeds and clients]."]
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",

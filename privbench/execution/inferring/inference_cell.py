@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from privbench import registry, seeds
 from privbench.errors import UserError
 from privbench.execution import at_round, attack_cell, one_attack
 from privbench.execution.attack_cell import CellSeed
+from privbench.execution.inferring import candidate_images
 from privbench.records.store import Store
 from privbench.scoring import statement_scores
 from privbench.scoring.statement_scores import ScoredStatement
@@ -26,8 +27,16 @@ from privbench.system import files
 from privbench.training import federation
 from privbench.types import Artifact, Federation, Progress, no_progress
 
-# Of (answers [K', A], the attacked clients, the federation as the attacker knows it).
-Score = Callable[[Tensor, Sequence[int], Federation], list[ScoredStatement]]
+
+class Held(NamedTuple):
+    """What the clients really hold; for scoring alone."""
+
+    federation: Federation  # as the attacker names its classes
+    members: Tensor | None  # [K', N] bool, of the candidates of a question on them
+
+
+# Of (answers [K', A], the attacked clients, what they hold).
+Score = Callable[[Tensor, Sequence[int], Held], list[ScoredStatement]]
 
 
 def infer_seed(
@@ -53,6 +62,10 @@ def infer_seed(
     seen, _, shot = one.observed()
     images = attack_cell.auxiliary_images(one, seen)
     every = attack_cell.knowledge_of(store, cell, spec, one.federation, seen, shot)
+    asked = None
+    if "candidates" in registry.resolve("attack", name).needs:
+        asked = candidate_images.of_cell(cell, spec, one.federation, seen.round)
+        every = replace(every, candidates=asked.candidates)
     started = time.perf_counter()
     stated = one_attack.infer_from_artifact(
         name, cell.attack_settings, seen, replace(every, auxiliary=images.chosen),
@@ -62,13 +75,13 @@ def infer_seed(
     # Read anew, as the attack may have written into what it was given.
     seen, _, shot = one.observed()
     question = registry.resolve("attack", name).question
-    fed = federation.as_known(spec, one.federation)
+    held = Held(federation.as_known(spec, one.federation), None if asked is None else asked.members)
     info = attack_cell.attacked_trial(one, seen, shot, images.about)
     info |= {
         "knowledge": info["knowledge"] | {"labels": "recovered" if seen.labels is None else "known"},
         "question": question,
-        "answers": ANSWERS[question](fed),
-        "statements": _statements(seen, stated.answers, SCORES[question], fed, spec.seed),
+        "answers": ANSWERS[question](held.federation),
+        "statements": _statements(seen, stated.answers, SCORES[question], held, spec.seed),
     }
     about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
     info["notes"] += [f"{about}: {note}" for note in stated.notes]
@@ -76,19 +89,27 @@ def infer_seed(
     files.save_tensors(path, "reconstruction", {"answers": stated.answers}, info)
 
 
-def _statements(seen: Artifact, answers: Tensor, score: Score, fed: Federation, seed: int) -> list[dict[str, Any]]:
+def _statements(seen: Artifact, answers: Tensor, score: Score, held: Held, seed: int) -> list[dict[str, Any]]:
     """What a record says of each attacked client (privbench.records.entries.Statement)."""
     clients, uploads = seen.client.unique(return_counts=True)
-    each = score(answers, clients.tolist(), fed)
+    each = score(answers, clients.tolist(), held)
     return [
         {"seed": seed, "client": client, "uploads": count} | scored._asdict()
         for client, count, scored in zip(clients.tolist(), uploads.tolist(), each, strict=True)
     ]
 
 
-def _of_labels(answers: Tensor, clients: Sequence[int], fed: Federation) -> list[ScoredStatement]:
-    return statement_scores.of_label_distributions(answers, clients, fed.label_counts())
+def _of_labels(answers: Tensor, clients: Sequence[int], held: Held) -> list[ScoredStatement]:
+    return statement_scores.of_label_distributions(answers, clients, held.federation.label_counts())
 
 
-SCORES: Mapping[str, Score] = {"label distribution": _of_labels}
-ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {"label distribution": lambda fed: list(fed.classes)}
+def _of_membership(answers: Tensor, clients: Sequence[int], held: Held) -> list[ScoredStatement]:
+    assert held.members is not None, "the needs of an inference on membership name candidates"
+    return statement_scores.of_membership(answers, held.members)
+
+
+SCORES: Mapping[str, Score] = {"label distribution": _of_labels, "membership": _of_membership}
+ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {
+    "label distribution": lambda fed: list(fed.classes),
+    "membership": lambda _: ["member"],
+}

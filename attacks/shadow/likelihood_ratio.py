@@ -1,0 +1,57 @@
+"""How much likelier what networks say of an image is if it trained them: Gaussian, fitted to shadow models.
+
+Carlini, Chien, Nasr, Song, Terzis, Tramer: Membership Inference Attacks From First Principles, IEEE S&P 2022, arXiv 2112.03570.
+Of the statistics t of image i, shadows that trained on it give N(mu_i + delta_i, Sigma), all others N(mu_i, Sigma), so that
+    log LR_i = (t_i - mu_i - delta_i / 2)^T Sigma^-1 delta_i.
+Sigma is common to all images, as Carlini et al. have it where there are few shadows. Ours: the shift delta_i is drawn towards its
+mean over images by empirical Bayes, because two or four shadows tell little of a single image's. And the attacked networks may
+differ from the shadows in all images alike, as by the number of training images: half of the candidates are members, so that their
+mean statistic is moved to mean(mu_i + delta_i / 2).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Fitted(NamedTuple):
+    """The two Gaussians of each image."""
+
+    outside: Tensor  # [N, D] mu
+    shift: Tensor  # [N, D] delta
+    covariance: Tensor  # [D, D] of a statistic that is predicted, and so a little more than Sigma
+
+
+def fitted(statistics: Tensor, inside: Tensor, outside: Tensor) -> Fitted:
+    """From statistics [M, N, D] of M shadows that trained on an image or not [M, N]; what is neither is left out.
+
+    Every image needs a shadow of either kind.
+    """
+    groups = [mask.to(statistics) for mask in (inside, outside)]
+    counts = [mask.sum(0)[:, None] for mask in groups]
+    means = [(mask[..., None] * statistics).sum(0) / n for mask, n in zip(groups, counts, strict=True)]
+    each, total = means[0] - means[1], counts[0] + counts[1]
+    common = each.mean(0)
+    centre = (counts[0] * (means[0] - common) + counts[1] * means[1]) / total
+    residuals = [
+        (mask[..., None] * (statistics - centre - shift)).flatten(0, 1)
+        for mask, shift in zip(groups, (common, torch.zeros_like(common)), strict=True)
+    ]
+    left = (total.sum() - len(each) - 1).clamp_min(1)
+    covariance = sum(r.T @ r for r in residuals) / left
+    noise = covariance.diagonal() * (1 / counts[0] + 1 / counts[1]).mean()
+    share = (1 - noise / (each - common).square().mean(0).clamp_min(torch.finfo(each.dtype).tiny)).clamp(0, 1)
+    shift = common + share * (each - common)
+    mu = (counts[0] * (means[0] - shift) + counts[1] * means[1]) / total
+    return Fitted(mu, shift, covariance * (1 + (1 / total).mean()))
+
+
+def log_ratios(statistics: Tensor, fit: Fitted) -> Tensor:
+    """log LR [N] of what the attacked networks say [N, D] of candidates, half of which are members; 0 where that is not finite."""
+    middle = fit.outside + fit.shift / 2
+    moved = statistics + (middle - statistics).mean(0)
+    weights = fit.shift @ torch.linalg.pinv(fit.covariance, hermitian=True)
+    return ((moved - middle) * weights).sum(1).nan_to_num(0.0, 0.0, 0.0)

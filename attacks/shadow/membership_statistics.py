@@ -1,0 +1,88 @@
+"""What networks say of an image that may have trained them: numbers that are higher of a member than of another image.
+
+confidence   z_y - log sum over j != y of exp z_j, z the logits C(E(x)) and y the label: Carlini et al.'s (IEEE S&P 2022, arXiv
+             2112.03570) logit of the true class's probability, written so that it does not round to infinity
+nearness     -log of the least mean square distance of E(x) from SAMPLES features that the client's generator makes of class y,
+             relative to their variance: GAN-Leaks (Chen et al., CCS 2020) in the space of features. Where there is a generator
+
+Where the extractor is private, a surrogate stands for it: trained on auxiliary images through the broadcast classifier, aligned
+to the moments of the client's generator where there is one (attacks/shadow/surrogate_training.py). No candidate is among its
+training images.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attacks.shadow import surrogate_training
+from attacks.shadow.surrogate_training import PIECE
+from attacks.shadow.trained_federations import OWN, Seen
+from privbench.networks.model import Model
+from privbench.seeds import stream
+from privbench.tensors import Params
+from privbench.types import Batch
+
+SAMPLES = 64  # of the generator, per class
+ALIGN = 3.0  # weight of the alignment, as in attacks/shadow/settings.py
+TINY = 1e-8
+
+
+def of(model: Model, seen: Seen, asked: Batch, auxiliary: Batch, steps: int, seed: int) -> Tensor:
+    """The statistics of each image, [N, 1] or [N, 2] float64; all draws are the same for every network and image."""
+    made = _generated(model, seen, seed) if OWN in seen.params else None
+    if "extractor" in seen.params:
+        extractor, buffers = seen.params["extractor"], seen.buffers["extractor"]
+    else:
+        extractor, buffers = _surrogate(model, seen, made, auxiliary, steps, seed), {}
+    net, classifier = model.net("extractor"), model.net("classifier")
+    with torch.no_grad():
+        h = torch.cat([net.apply(extractor, buffers, x, train=False)[0] for x in asked.images.split(PIECE)])
+        logits, _ = classifier.apply(seen.params["classifier"], seen.buffers["classifier"], h, train=False)
+    columns = [confidence(logits.double(), asked.labels)]
+    if made is not None:
+        columns.append(nearness(h.double(), asked.labels, *made))
+    return torch.stack(columns, 1)
+
+
+def confidence(logits: Tensor, labels: Tensor) -> Tensor:
+    """log p_y / (1 - p_y) of logits [N, Y]: [N]."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    return own - logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+
+
+def nearness(h: Tensor, labels: Tensor, made: Tensor, classes: Tensor) -> Tensor:
+    """How near features [N, c, s, s] are to those that were made [M, c, s, s] of the same class: [N]."""
+    flat, others = h.flatten(1), made.to(h).flatten(1)
+    spread = others.var(0).mean() + TINY
+    near = torch.zeros(len(h), dtype=h.dtype, device=h.device)
+    for y in labels.unique():
+        rows = labels == y
+        gap = torch.cdist(flat[rows], others[classes == y]).square().amin(1) / flat.shape[1]
+        near[rows] = -(gap / spread + TINY).log()
+    return near
+
+
+def _generated(model: Model, seen: Seen, seed: int) -> tuple[Tensor, Tensor]:
+    """(features, their classes): SAMPLES of every class."""
+    device = next(iter(seen.params[OWN].values())).device
+    classes = torch.arange(model.classes).repeat_interleave(SAMPLES)
+    z = torch.randn(len(classes), model.noise_dim, generator=stream(seed, "attacker", "membership", "generated"))
+    with torch.no_grad():
+        made, _ = model.net(OWN).apply(
+            seen.params[OWN], seen.buffers[OWN], z.to(device), classes.to(device), train=False
+        )
+    return made, classes.to(device)
+
+
+def _surrogate(
+    model: Model, seen: Seen, made: tuple[Tensor, Tensor] | None, auxiliary: Batch, steps: int, seed: int
+) -> Params:
+    start, _ = model.net("extractor").init(stream(seed, "attacker", "membership", "start"))
+    start = {name: t.to(auxiliary.images.device) for name, t in start.items()}
+    align = None
+    if made is not None:
+        align = surrogate_training.to_generator(surrogate_training.class_moments(*made, model.classes))
+    rng = stream(seed, "attacker", "membership", "surrogate")
+    classifier = seen.params["classifier"]
+    return surrogate_training.train(model, start, classifier, auxiliary, steps, rng, align, ALIGN if made else 0.0)

@@ -1,0 +1,123 @@
+"""Rows on membership in the table of what else is learned: how well an inference tells a client's training images from others.
+
+The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rate
+at 1% false positives are means over clients and seeds. A client counts as recognised where that rate is above what chance gives,
+corrected for the number of clients (Holm); the test is exact (privbench/scoring/membership.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from privbench.records.entries import Statement
+from privbench.records.schema import InferenceRecord
+from privbench.scoring import membership
+from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
+from privbench.scoring.statistics import Interval, holm, interval_of_resamples
+from reports.records import quotable
+from reports.records.labels import label, round_text
+from reports.records.number_text import NONE, range_text
+from reports.tables.render import bold
+
+LOW = 0.01  # false-positive rate
+COLUMNS = (
+    "method", "inference", "attacker knows", "round", "AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
+    "clients recognised",
+)  # fmt: skip
+# (the value of one client, its resamples)
+Statistic = Callable[[Statement], tuple[float, Rates]]
+SCORED = ("AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %", "clients recognised")
+
+
+def row(r: InferenceRecord) -> list[str]:
+    """The cells of one record; those with a score say nothing in smoke."""
+    area, rate, provable = mean(r, auc), mean(r, true_positive_rate), least_provable(r)
+    text = range_text(area, digits=3)
+    cells = {
+        "method": label(r.cell),
+        "inference": r.attack,
+        "attacker knows": r.knowledge.tag,
+        "round": round_text(r.cell.round),
+        "AUC": bold(text) if surely_above_chance(area) else text,
+        "balanced accuracy, %": range_text(mean(r, balanced_accuracy), digits=1),
+        f"TPR at {LOW:.0%} FPR, %": f"{range_text(rate, digits=1)} <sub>provable from {provable}</sub>",
+        "clients recognised": f"{recognised(r)} of {len(r.statements)}",
+    }
+    if not quotable.is_quotable(r.cell.preset):
+        cells |= dict.fromkeys(SCORED, quotable.NOT_SHOWN)
+    return [cells[name] for name in COLUMNS]
+
+
+def how(records: Sequence[InferenceRecord]) -> list[str]:
+    """What the numbers are."""
+    counts = sorted({len(s.true) // 2 for r in records for s in r.statements})
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return [
+        f"Membership: {span} training images of each client among as many test images of the same classes. AUC 0.5 and balanced "
+        "accuracy 50% are chance; a bold AUC is surely above it. 'Provable from': the lowest TPR that so few images of a client "
+        f"distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR does, corrected for "
+        "their number."
+    ]
+
+
+def surely_above_chance(area: Interval) -> bool:
+    """Whether an area under the ROC curve is surely above 1/2."""
+    return Interval(area.mean - 0.5, area.low - 0.5, area.high - 0.5, area.seeds).surely_above
+
+
+def mean(r: InferenceRecord, statistic: Statistic) -> Interval:
+    """Over clients and seeds, with the error of each client's images."""
+    values, resamples = zip(*(statistic(s) for s in r.statements), strict=True)
+    return interval_of_resamples(values, resamples, r.statements)
+
+
+def auc(one: Statement) -> tuple[float, Rates]:
+    """P[a member has a higher probability than another candidate], ties counted half."""
+    return one.score, membership.auc_resamples(_order(one), _name(one))
+
+
+def balanced_accuracy(one: Statement) -> tuple[float, Rates]:
+    """Percent: the mean of the shares of members and of others that are named rightly, a member above a probability of 1/2."""
+    said, members = np.array(one.stated) > 0.5, np.array(one.true) > 0
+    right = [(int((said == members)[group].sum()), int(group.sum())) for group in (members, ~members)]
+    resamples = [
+        membership.share_resamples(*each, f"{_name(one)}/{kind}")
+        for each, kind in zip(right, ("members", "others"), strict=True)
+    ]
+    return 50 * sum(hits / count for hits, count in right), 50 * sum(resamples, np.zeros(()))
+
+
+def true_positive_rate(one: Statement) -> tuple[float, Rates]:
+    """Percent, at the false-positive rate LOW."""
+    order = _order(one)
+    rate = membership.true_positives(order, LOW) / int(order.members.sum())
+    return 100 * rate, 100 * membership.rate_resamples(order, LOW, _name(one))
+
+
+def recognised(r: InferenceRecord) -> int:
+    """How many clients' members are recognised more often than by chance."""
+    orders = [_order(s) for s in r.statements]
+    each = [
+        membership.p_value(membership.true_positives(o, LOW), int(o.members.sum()), int(o.non_members.sum()), LOW)
+        for o in orders
+    ]
+    return sum(p < 1 - CONFIDENCE for p in holm(each))
+
+
+def least_provable(r: InferenceRecord) -> str:
+    """At the client with the fewest candidates, in percent."""
+    orders = [_order(s) for s in r.statements]
+    each = [membership.least_provable(int(o.members.sum()), int(o.non_members.sum()), LOW) for o in orders]
+    rates = [rate for rate in each if rate is not None]
+    return f"{100 * max(rates):.1f}" if len(rates) == len(each) else NONE
+
+
+def _order(one: Statement) -> Recognition:
+    stated, members = np.array(one.stated), np.array(one.true) > 0
+    return membership.recognition(stated[members], stated[~members])
+
+
+def _name(one: Statement) -> str:
+    return f"{one.seed}/{one.client}"

@@ -1,0 +1,240 @@
+"""Which images a client trained on: shadow federations, statistics, likelihood ratio, and the attack as a whole."""
+
+import dataclasses
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from attacks.membership_inference import MembershipInference
+from attacks.shadow import likelihood_ratio, membership_statistics, trained_federations
+from privbench import presets
+from privbench.errors import UserError
+from privbench.execution.inferring import candidate_images
+from privbench.observation import chosen_victims, knowledge, observe
+from privbench.scoring.statement_scores import of_membership
+from privbench.seeds import stream
+from privbench.training import harness
+from privbench.training.state import Snapshot
+from privbench.types import Candidates, Knowledge
+from tests.builders.federations import digits_federation
+
+CPU = torch.device("cpu")
+
+
+class Attacked(NamedTuple):
+    """An artifact, what its attacker knows besides, and the answer."""
+
+    seen: object
+    whole: Knowledge
+    members: torch.Tensor
+
+
+def by_heart(federation):
+    """The same federation with labels that mean nothing, so that a network knows those of images that it trained on alone."""
+    rng = stream(0, "labels")
+
+    def drawn(images):
+        return images._replace(labels=torch.randint(10, images.labels.shape, generator=rng))
+
+    clients = (
+        c._replace(**{n: drawn(getattr(c, n)) for n in ("train", "validation", "test")}) for c in federation.clients
+    )
+    return federation._replace(clients=tuple(clients))
+
+
+def attacked(method, *, rounds, epochs, sizes=(40, 40), **chosen):
+    """A trained federation of a small network whose clients go through their few images many times, until known by heart."""
+    changes = {"rounds": max(rounds, 1), "local_epochs": epochs, "task.lr": 0.01}
+    spec = presets.train_spec("smoke", "digits", method, clients=len(sizes), changes=changes, **chosen)
+    federation = by_heart(digits_federation(sizes))
+    setup = harness.prepare(spec, federation, CPU)
+    state = harness.initial(setup)
+    for _ in range(rounds):
+        harness.learn([setup], [state], "alone")
+        state.round += 1
+    private = [part for part in setup.method.parts if part not in setup.method.shared_parts]
+    sent = [part for part in setup.method.shared_parts if part not in ("extractor", "classifier")]
+    clients = [
+        dataclasses.replace(c, params={p: c.params[p] for p in private}, buffers={p: c.buffers[p] for p in private})
+        for c in state.clients
+    ]
+    uploads = [tuple({p: net[p] for p in sent} for net in each) for each in state.uploads]
+    shot = Snapshot(state.round, state.server, clients, uploads)
+    seen, _ = observe.observe(
+        shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits", victims=2, batch_size=1,
+        labels_known=False, seed=0,
+    )  # fmt: skip
+    victims = chosen_victims.choose_victims(federation, 2, 1, 0)
+    asked = candidate_images.choose(federation, victims, 0, 32)
+    whole = Knowledge(
+        auxiliary=observe.auxiliary(federation),
+        candidates=asked.candidates,
+        specification=knowledge.specification(spec),
+    )
+    return Attacked(seen, whole, asked.members)
+
+
+@pytest.fixture(scope="module")
+def overfitted():
+    return attacked("fedavg", rounds=2, epochs=30, backbone="mlp")
+
+
+def area(case, seed=1, **settings):
+    answers = MembershipInference(**settings).infer(case.seen, case.whole, seed).answers
+    assert answers.shape == case.members.shape
+    return sum(each.score for each in of_membership(answers, case.members)) / len(answers)
+
+
+def test_members_of_an_overfitted_network_are_recognised(overfitted):
+    assert area(overfitted, pairs=2) > 0.65
+    alone = attacked("fedavg", rounds=2, epochs=30, backbone="mlp", sizes=(40,))
+    assert area(alone, pairs=2) > 0.85
+
+
+def test_an_untrained_network_tells_nothing():
+    case = attacked("fedavg", rounds=0, epochs=1, backbone="mlp")
+    # Three standard deviations of an area by chance (Hanley and McNeil 1982), of the pairs of both clients.
+    pairs = case.members.shape[1] // 2
+    deviation = ((2 * pairs + 1) / (12 * pairs**2) / len(case.members)) ** 0.5
+    assert abs(area(case, pairs=2) - 0.5) < 3 * deviation
+
+
+def test_the_answer_does_not_depend_on_the_order_of_candidates(overfitted):
+    images, labels = overfitted.whole.candidates
+    order = torch.randperm(labels.shape[1], generator=stream(0, "order"))
+    other = dataclasses.replace(overfitted.whole, candidates=Candidates(images[:, order], labels[:, order]))
+    before = MembershipInference(pairs=1).infer(overfitted.seen, overfitted.whole, 1).answers
+    after = MembershipInference(pairs=1).infer(overfitted.seen, other, 1).answers
+    # Double precision, but for logits of single precision whose products are summed in another order.
+    assert torch.allclose(before[:, order], after, atol=1e-3)
+
+
+class Nothing(NamedTuple):
+    """Where progress goes."""
+
+    def __call__(self, done, total, what):
+        """Silent."""
+
+
+def test_two_shadow_federations_train_on_every_candidate_once(overfitted):
+    asked = trained_federations.pictures(overfitted.whole)
+    count, auxiliary = len(asked.batch.labels), len(overfitted.whole.auxiliary.labels)
+    for number in (0, 2):
+        one, other = (trained_federations.dealt(asked, overfitted.whole, n, 5) for n in (number, number + 1))
+        assert len(one) == count + auxiliary
+        assert torch.equal(one[:count] >= 0, other[:count] < 0)
+        assert bool((one[count:] >= 0).all() and (other[count:] >= 0).all())
+        for owner in (one, other):
+            sizes = torch.bincount(owner[owner >= 0], minlength=2)
+            assert int(sizes.max() - sizes.min()) <= 1
+
+
+def test_a_picture_that_is_asked_about_twice_is_one_picture():
+    images = torch.rand(2, 3, 1, 4, 4, generator=stream(0, "pictures"))
+    images[1, 0] = images[0, 2]
+    labels = torch.tensor([[0, 1, 2], [2, 4, 5]])
+    asked = trained_federations.pictures(Knowledge(candidates=Candidates(images, labels)))
+    assert len(asked.batch.labels) == 5
+    assert asked.of[2] == asked.of[3]
+    assert torch.equal(asked.batch.images[asked.of], images.flatten(0, 1))
+    assert torch.equal(asked.batch.labels[asked.of], labels.flatten())
+
+
+@pytest.mark.usefixtures("small_shadows")
+def test_a_shadow_says_who_trained_on_what():
+    case = attacked("fedmd-cg", rounds=1, epochs=1, sizes=(24, 24))
+    asked = trained_federations.pictures(case.whole)
+    shadows = trained_federations.shadows(case.seen, case.whole, asked, 1, 7, Nothing())
+    assert len(shadows) == 4  # two federations of two clients, each with a generator of its own
+    for number in (0, 1):
+        owner = trained_federations.dealt(asked, case.whole, number, 7)[: len(asked.batch.labels)][asked.of]
+        for k in (0, 1):
+            shadow = shadows[2 * number + k]
+            assert torch.equal(shadow.inside, owner == k)
+            assert torch.equal(shadow.outside, owner < 0)
+            assert {*shadow.seen.params} == {"classifier", "generator"}
+    generators = [next(iter(s.seen.params["generator"].values())) for s in shadows]
+    assert not torch.equal(generators[0], generators[1])
+    answers = MembershipInference(pairs=1, steps=2).infer(case.seen, case.whole, 7).answers
+    assert bool(((answers >= 0) & (answers <= 1)).all())
+
+
+def test_a_federation_needs_an_image_for_every_client(overfitted):
+    asked = trained_federations.pictures(overfitted.whole)
+    many = dataclasses.replace(overfitted.whole, specification={"clients": 10_000})
+    with pytest.raises(UserError, match="10000 clients"):
+        trained_federations.dealt(asked, many, 0, 0)
+
+
+def test_confidence_is_the_logit_of_the_probability_of_the_true_class():
+    logits = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([2, 1])
+    p = logits.softmax(1)[torch.arange(2), labels]
+    assert torch.allclose(membership_statistics.confidence(logits, labels), (p / (1 - p)).log(), rtol=1e-12)
+
+
+def test_a_feature_that_a_generator_repeats_is_nearest_to_it():
+    rng = stream(0, "features")
+    made = torch.rand(12, 2, 2, 2, generator=rng)
+    classes = torch.arange(2).repeat_interleave(6)
+    h = torch.cat([made[[1, 8]], torch.rand(2, 2, 2, 2, generator=rng)]).double()
+    labels = torch.tensor([0, 1, 0, 1])
+    near = membership_statistics.nearness(h, labels, made, classes)
+    assert float(near[:2].min()) > float(near[2:].max())
+    spread = made.double().flatten(1).var(0).mean() + membership_statistics.TINY
+    for i in (2, 3):
+        rows = [made[j].double() for j in range(12) if classes[j] == labels[i]]
+        least = min(float((h[i] - row).square().mean()) for row in rows)
+        # The distance is computed by a product of matrices: a relative error of about 1e-16 * |h|^2 / distance^2.
+        assert float(near[i]) == pytest.approx(-float((least / spread + membership_statistics.TINY).log()), rel=1e-9)
+
+
+def drawn(shift, images, shadows, dimensions=1):
+    """(statistics, inside, outside, of the attacked network, members) of Gaussians: mu_i + shift where a shadow has seen i."""
+    rng = stream(0, "gaussians", images, shadows)
+    centre = 3 * torch.randn(images, dimensions, generator=rng, dtype=torch.float64)
+    half = torch.stack([torch.randperm(images, generator=rng) % 2 == 0 for _ in range(shadows // 2)])
+    inside = torch.cat([half, ~half])
+    noise = torch.randn(shadows, images, dimensions, generator=rng, dtype=torch.float64)
+    members = torch.randperm(images, generator=rng) % 2 == 0
+    attacked = centre + members[:, None] * shift + torch.randn(images, dimensions, generator=rng, dtype=torch.float64)
+    return centre + inside[..., None] * shift + noise, inside, ~inside, attacked, members
+
+
+def test_a_fit_is_that_of_a_loop_over_images():
+    statistics, inside, outside, _, _ = drawn(1.0, 6, 4)
+    fit = likelihood_ratio.fitted(statistics, inside, outside)
+    each = []
+    for i in range(6):
+        values = statistics[:, i, 0]
+        each.append(float(values[inside[:, i]].mean() - values[outside[:, i]].mean()))
+    common = sum(each) / 6
+    squares = 0.0
+    for i in range(6):
+        values = [float(statistics[m, i, 0]) - common * bool(inside[m, i]) for m in range(4)]
+        squares += sum((v - sum(values) / 4) ** 2 for v in values)
+    variance = squares / (4 * 6 - 6 - 1)
+    noise = variance * (1 / 2 + 1 / 2)
+    share = min(1.0, max(0.0, 1 - noise / (sum((d - common) ** 2 for d in each) / 6)))
+    assert fit.shift[:, 0].tolist() == pytest.approx([common + share * (d - common) for d in each])
+    assert float(fit.covariance) == pytest.approx(variance * 1.25)
+
+
+def test_the_ratio_finds_what_the_difference_of_two_gaussians_allows():
+    statistics, inside, outside, seen, members = drawn(2.0, 2000, 8)
+    ratios = likelihood_ratio.log_ratios(seen, likelihood_ratio.fitted(statistics, inside, outside))
+    [scored] = of_membership(ratios.sigmoid()[None], members[None])
+    # Phi(2 / sqrt(2 (1 + 1/8))) = 0.909: of a shift of 2 with the error of a mean of eight shadows.
+    assert scored.score == pytest.approx(0.909, abs=0.03)
+    said = ratios.sigmoid()
+    sure = (said > 0.7) & (said < 0.9)
+    assert float(members[sure].double().mean()) == pytest.approx(float(said[sure].mean()), abs=0.08)
+
+
+def test_a_ratio_of_nothing_or_of_no_number_is_even():
+    statistics, inside, outside, seen, _ = drawn(0.0, 4, 4)
+    nothing = likelihood_ratio.fitted(torch.zeros_like(statistics), inside, outside)
+    assert likelihood_ratio.log_ratios(torch.zeros(4, 1, dtype=torch.float64), nothing).tolist() == [0.0] * 4
+    fit = likelihood_ratio.fitted(statistics, inside, outside)
+    assert likelihood_ratio.log_ratios(torch.full_like(seen, torch.nan), fit).tolist() == [0.0] * 4
