@@ -14,7 +14,7 @@ from privbench.methods.base import RoundClock
 from privbench.networks import layer_chain
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import BACKBONES, Model
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, TrainSpec
 from privbench.tensors import Params
 from privbench.types import CLASSIFICATION, Artifact
 
@@ -68,13 +68,8 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     model = defense.network(model) if "network" in defense.places else model
     if fault := _at_odds(name, limits, train.method, model, private=private, noisy=defense.noisy):
         return fault
-    if summed and (fault := _of_sums(name, limits, private=private)):
+    if fault := (_of_sums(name, limits, private=private) if summed else "") or _no_common_start(name, train):
         return fault
-    if train.initialisation == "per-client" and "initial" in registry.resolve("attack", name).needs:
-        return (
-            f"{name} needs the networks that all clients started with, but with --initialisation per-client each drew its own; "
-            "leave that option out"
-        )
     if limits.linear_classifier:
         classifier = model.classifier
         if not isinstance(classifier, LinearClassifier):
@@ -108,6 +103,16 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
             f"--attack {registry.OF_GRADIENTS}"
         )
     return ""
+
+
+def _no_common_start(name: str, train: TrainSpec) -> str:
+    """Why nobody knows what an attack has to know of the start of training, in a line; else nothing."""
+    if train.initialisation == "shared" or "initial" not in registry.resolve("attack", name).needs:
+        return ""
+    return (
+        f"{name} needs the networks that all clients started with, but with --initialisation per-client each drew its own; "
+        "leave that option out"
+    )
 
 
 def _is_mixed(cell: CellSpec) -> bool:
