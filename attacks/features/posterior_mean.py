@@ -43,8 +43,9 @@ def further(
     seed: int,
     progress: Progress,
 ) -> Reconstruction:
-    """All victims from where `most_probable` ended; loss and trace are F under the prior of the last descent."""
-    u, each, ends = 2 * end.images.flatten(2).flatten(0, 1) - 1, _each(prior), list[batched.Descent]()
+    """All victims from where `most_probable` ended; loss and trace are F there, under the Gaussian prior alone, as before."""
+    u, usual, ends = 2 * end.images.flatten(2).flatten(0, 1) - 1, _each(prior), list[batched.Descent]()
+    each = usual
 
     def descent(under: Pulled, start: Tensor, of: InversionProblem, steps: int) -> Tensor:
         z = _like(under.gaussian.whitened(start - under.mean), prior)
@@ -53,7 +54,6 @@ def further(
         return under.mean + under.gaussian.root(ends[-1].x.flatten(0, 1))
 
     if how.plugged is not None:
-        usual = each
         for sigma in plug_and_play.LEVELS:
             each = plug_and_play.pulled(how.plugged, usual, u, sigma)
             u = descent(each, u, posed, how.steps)
@@ -63,8 +63,8 @@ def further(
             for j in range(how.samples)
         ]
         u = torch.stack(draws).mean(0)
-    # F of what is returned, which is where no descent ended if it is a mean.
-    descent(each, u, posed, 0)
+    # F of what is returned, where no descent ended that has just this prior and data.
+    descent(usual, u, posed, 0)
     loss, spent = ends[-1].loss, sum(one.evaluations for one in ends)
     trace = torch.cat([end.trace, loss[:, None]], 1)
     return end._replace(
