@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.common.data_fit import CLIP, NOISE
-from attacks.features import plug_and_play
+from attacks.features.learned_prior import plug_and_play
 from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibrated_extractors
 from attacks.shadow.fitting.extractor_descent import Calibration

@@ -17,7 +17,8 @@ from typing import ClassVar
 
 from attacks.common import labels, problem
 from attacks.common.data_fit import CLIP, NOISE
-from attacks.features import inversion, map_estimate, plug_and_play, posterior_mean
+from attacks.features import inversion, map_estimate
+from attacks.features.learned_prior import plug_and_play, posterior_mean
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count, CountOrZero, Share
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -32,9 +33,8 @@ class Posterior:
     starts: Count = 7  # at most
     prior: plug_and_play.Prior = "gaussian"
     denoiser_weight: Share = 0.5  # of the prior that a denoiser takes
-    samples: CountOrZero = (
-        0  # draws of the posterior that are averaged; 0: its mode (attacks/features/posterior_mean.py)
-    )
+    # Draws of the posterior that are averaged; 0: its mode (attacks/features/learned_prior/posterior_mean.py).
+    samples: CountOrZero = 0
     further_steps: Count = 100  # of each descent of the two
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})

@@ -28,9 +28,8 @@ class AlignedSettings(SurrogateSettings):
 
     align_steps: Count = 300
     align_weight: Weight = 3.0  # of the alignment terms, with 1 for the cross-entropy
-    alignment: Literal["moments", "sliced"] = (
-        "moments"  # to a generator's features (attacks/shadow/sliced_transport.py)
-    )
+    # To a generator's features (attacks/shadow/sliced_transport.py).
+    alignment: Literal["moments", "sliced"] = "moments"
 
 
 @dataclass(frozen=True)

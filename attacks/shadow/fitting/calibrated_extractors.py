@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from attacks.common import batched, closed_form
-from attacks.features import inversion, per_image, plug_and_play
+from attacks.features import inversion, per_image
 from attacks.features.inversion import ClassPrior
-from attacks.features.plug_and_play import PluggedIn, Pulled
+from attacks.features.learned_prior import plug_and_play
+from attacks.features.learned_prior.plug_and_play import PluggedIn, Pulled
 from attacks.shadow import selection, shadow_federation
 from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
 from attacks.shadow.fitting.calibration import Fit

@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from attacks.common.priors import GaussianPrior
-from attacks.features import denoiser, inversion
+from attacks.features import inversion
+from attacks.features.learned_prior import denoiser
 from privbench.tensors import Params
 from privbench.types import Knowledge
 

@@ -1,6 +1,6 @@
 """What comes behind the most probable image under noise: a denoiser's share of the prior, and means over draws of the posterior.
 
-The denoiser: plug_and_play.py, where L is the first term of F in map_estimate.py.
+The denoiser: plug_and_play.py, where L is the first term of F in attacks/features/map_estimate.py.
 
 A draw (randomise, then optimise: Bardsley, Solonen, Haario, Laine, SIAM J. Sci. Comput. 2014) is the most probable image of another
 gradient and another prior mean, each with noise of its own covariance added:
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from attacks.common import batched, problem
 from attacks.common.problem import InversionProblem
-from attacks.features import map_estimate, plug_and_play
+from attacks.features import map_estimate
+from attacks.features.learned_prior import plug_and_play
+from attacks.features.learned_prior.plug_and_play import PluggedIn, Pulled
 from attacks.features.map_estimate import ImagePrior
-from attacks.features.plug_and_play import PluggedIn, Pulled
 from privbench.types import Artifact, Progress, Reconstruction
 
 
