@@ -160,6 +160,7 @@ SHORT = {
     "turns": 2,
     "epochs": 2,
     "fit_steps": 2,
+    "refine_steps": 2,
     "find_steps": 2,
 }
 

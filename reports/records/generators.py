@@ -180,13 +180,13 @@ def _order(curve: _Curve) -> Recognition:
     return membership.of_curve(*curve)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _auc(curve: _Curve, name: str) -> tuple[float, Rates]:
     order = _order(curve)
     return membership.auc(order), membership.auc_resamples(order, name)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _rate(curve: _Curve, rate: float, name: str) -> tuple[float, Rates]:
     order = _order(curve)
     hits = membership.true_positives(order, rate)

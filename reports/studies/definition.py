@@ -38,6 +38,7 @@ class Column(spec.Strict):
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     rounds: tuple[str, ...] | None = None  # attacked ones, in place of the study's
+    victims: int | None = Field(None, ge=1)  # per seed, where the user names no number, but in smoke
     audit: int = Field(0, ge=0)  # canaries that measure its epsilon, but in smoke: privbench/execution/audit.py
     generated: int = Field(
         0, ge=0

@@ -58,9 +58,17 @@ def of(
         if data.name not in column.not_on
         for point in sweeps.points(study.sweep, column.method, column.defense)
         for train in _trainings(study, preset, data, domains, omega, column, choices.get("choices", {}), point)
-        for cell in _of_training(study, preset, column, train, amount, choices, point)
+        for cell in _of_training(
+            study, preset, column, train, _of_column(amount, column, preset, choices), choices, point
+        )
     ]
     return list({cell.id: cell for cell in specs}.values())
+
+
+def _of_column(amount: Mapping[str, Any], column: Column, preset: str, choices: CellChoices) -> Mapping[str, Any]:
+    """Seeds and victims of a column: with victims of its own where it names them, the user none, and the preset is not smoke."""
+    own = column.victims if preset != "smoke" and choices.get("victims") is None else None
+    return {**amount, "victims": own} if own else amount
 
 
 def _omegas(study: Study, data: Data, choices: Mapping[str, Any]) -> Sequence[float | None]:

@@ -23,6 +23,7 @@ PRIVATE = (
     "analytic-features",
 )  # fmt: skip
 AS_WITHOUT_IT = PRIVATE[:6]  # pool over victims; all others draw by the victim's number, and pool nothing
+REFINED = ("calibrated", "chained")  # pool over victims, too; what they know is that of their claims
 VICTIM_NETWORKS, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
 
 
@@ -85,7 +86,20 @@ def test_sound_victims_end_as_if_the_broken_one_had_not_been_there(name, clients
     assert (reconstruction.images[0] == 0.5).all()
 
 
-@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *registry.FLOORS) if name not in AS_WITHOUT_IT])
+@pytest.mark.parametrize("name", REFINED)
+def test_a_broken_upload_refines_no_extractor(name):
+    seen, _, whole = CLAIMS[name].shown()
+    attack = made(name)
+    among = attack.reconstruct(planted(seen, 0, torch.nan), handed(attack, whole), 0)
+    without = attack.reconstruct(seen.select(torch.arange(1, len(seen.client))), handed(attack, whole), 0)
+    for field in ("images", "labels", "loss"):
+        assert torch.equal(getattr(among, field)[1:], getattr(without, field)), field
+    assert among.loss[0].isnan()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in (*CLAIMS, *registry.FLOORS) if name not in (*AS_WITHOUT_IT, *REFINED)]
+)
 def test_a_broken_upload_leaves_the_other_victims_alone(name):
     seen, _, whole = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
     attack = made(name)

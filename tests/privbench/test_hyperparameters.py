@@ -90,6 +90,7 @@ MAY_BE_ZERO = {
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
     ("model-inconsistency", "rehearsal_images"), ("model-inconsistency", "target"),
+    ("calibrated", "refine_steps"), ("chained", "refine_steps"),
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 from privbench import presets, registry, spec, written_defense
 from privbench.data import partition
 from privbench.errors import UserError
-from privbench.execution import cell_jobs
+from privbench.execution import cell_jobs, preconditions
+from privbench.records.store import Store
 from privbench.scoring import statistics
 from reports.running import study_reports
 from reports.studies import definition, study_cells, study_files
@@ -35,6 +36,30 @@ def test_every_study_has_cells_in_every_preset(name, preset):
     # A sweep has a table and curves of its own.
     if not ({"attack", "inference", "ladder", "nearest", "variants"} & set(study.reports) or study.sweep):
         assert all(cell.attack is None for cell in cells)
+
+
+@pytest.mark.parametrize("name", study_files.names())
+@pytest.mark.parametrize("preset", ["smoke", "quick"])
+def test_every_cell_of_a_study_on_embedded_data_is_possible_as_the_study_says(name, preset, tmp_path):
+    """Its victims and batches among them. Of a ladder, attacks that do not apply to a column are left out with the reason."""
+    study = definition.read(name)
+    cells = study_cells.of(study, preset, [(data, None) for data in study.embedded])
+    refused = preconditions.impossible(Store(tmp_path), cells, None, workers=1)
+    named = {cell.id: str(cell.attack) for cell in cells}
+    inapplicable = {one for one, reason in refused.items() if study.is_ladder and reason.startswith(named[one])}
+    assert {reason for one, reason in refused.items() if one not in inapplicable} == set()
+    assert len(inapplicable) < len(cells)
+
+
+def test_victims_of_a_column_are_those_where_the_user_names_none():
+    study = definition.read("meta")
+    summed = [column.defense for column in study.column if column.victims]
+    assert len(summed) == 3
+    for preset, asked, expected in (("quick", None, 4), ("quick", 3, 3), ("smoke", None, presets.VICTIMS["smoke"])):
+        cells = study_cells.of(study, preset, [("glyphs", None)], victims=asked)
+        assert {c.victims for c in cells if c.attack and c.train.defense in summed} == {expected}
+    plain = study_cells.of(study, "quick", [("glyphs", None)])
+    assert {c.victims for c in plain if c.attack and c.train.defense not in summed} == {presets.VICTIMS["quick"]}
 
 
 def test_the_accuracy_study_trains_every_method_that_classifies_once():
