@@ -164,7 +164,7 @@ def either(which: Tensor, one: Descent, other: Descent) -> Descent:
     traces = of_one_length([one.trace, other.trace])
     wide = which.view(-1, *(1,) * (one.x.ndim - 1))
     x, loss = torch.where(wide, one.x, other.x), torch.where(which, one.loss, other.loss)
-    return Descent(x, loss, torch.where(which[:, None], *traces), one.evaluations + other.evaluations)
+    return Descent(x, loss, torch.where(which[:, None], traces[0], traces[1]), one.evaluations + other.evaluations)
 
 
 def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
