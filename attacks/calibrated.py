@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.common.data_fit import CLIP, NOISE
+from attacks.features.learned_prior import plug_and_play
 from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibrated_extractors
 from attacks.shadow.fitting.extractor_descent import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count, CountOrZero, Positive
+from privbench.hyperparameters import Count, CountOrZero, Positive, Share
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -28,6 +29,8 @@ class Calibrated:
     steps: Count = 100  # of the inversion
     scale: Positive = 1.0  # of the prior of the weights, relative to their size at the start
     refine_steps: CountOrZero = 120  # of the fit's refinement by the victims' uploads; 0: none
+    prior: plug_and_play.Prior = "gaussian"
+    denoiser_weight: Share = 0.5  # of the prior that a denoiser takes
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "known"})
     limits: ClassVar[Limits] = Limits(
@@ -58,4 +61,5 @@ class Calibrated:
         fits = calibrated_extractors.from_known(
             how, self.refine_steps, view, knowledge.known, knowledge, seed, progress
         )
-        return calibrated_extractors.ended(view, fits, self.steps, progress)
+        plugged = plug_and_play.of(self.prior, self.denoiser_weight, knowledge, view.model.classes, seed)
+        return calibrated_extractors.ended(view, fits, self.steps, progress, plugged)

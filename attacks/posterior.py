@@ -18,8 +18,9 @@ from typing import ClassVar
 from attacks.common import labels, problem
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import inversion, map_estimate
+from attacks.features.learned_prior import plug_and_play, posterior_mean
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count
+from privbench.hyperparameters import Count, CountOrZero, Share
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -30,6 +31,11 @@ class Posterior:
     direction_steps: Count = 200
     steps: Count = 600
     starts: Count = 7  # at most
+    prior: plug_and_play.Prior = "gaussian"
+    denoiser_weight: Share = 0.5  # of the prior that a denoiser takes
+    # Draws of the posterior that are averaged; 0: its mode (attacks/features/learned_prior/posterior_mean.py).
+    samples: CountOrZero = 0
+    further_steps: Count = 100  # of each descent of the two
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"
@@ -50,4 +56,9 @@ class Posterior:
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(posed.observed.values())))
         prior = map_estimate.mixture(learned, labels.probabilities(artifact))
         steps = map_estimate.Steps(self.direction_steps, self.steps)
-        return map_estimate.most_probable(posed, artifact, prior, seed, steps, self.starts, progress)
+        end = map_estimate.most_probable(posed, artifact, prior, seed, steps, self.starts, progress)
+        if self.prior == "gaussian" and not self.samples:
+            return end
+        plugged = plug_and_play.of(self.prior, self.denoiser_weight, knowledge, artifact.model.classes, seed)
+        how = posterior_mean.Further(plugged, self.further_steps, self.samples)
+        return posterior_mean.further(posed, artifact, prior, end, how, seed, progress)

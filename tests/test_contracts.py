@@ -420,6 +420,14 @@ WATCHED = {
 WATCHED_AT_LENGTH = {"fedcg": PRIVATE, "batches of fedcg": (*PRIVATE, "imprint")}
 
 
+# Settings with which an attack does all that it does by default, or aligns otherwise than its relatives, which are watched too.
+WATCHED_SETTINGS = {
+    "posterior": {"prior": "denoiser", "samples": 1, "further_steps": 2},
+    "calibrated": {"prior": "denoiser"},
+    "aligned-surrogate": {"alignment": "sliced"},
+}
+
+
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
     method = re.sub(
@@ -429,7 +437,7 @@ def watched(names, setup):
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
     train = presets.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
-    brief = {name: short(name) for name in names}
+    brief = {name: short(name) | WATCHED_SETTINGS.get(name, {}) for name in names}
     return [
         presets.cell_spec(
             "smoke",

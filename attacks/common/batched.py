@@ -156,11 +156,15 @@ def joined(parts: list[tuple[Tensor, Descent]]) -> Descent:
 
 def lower(first: Descent, second: Descent) -> Descent:
     """Of each problem the end with the lower objective, which both share; the first where they are alike."""
-    better = second.loss < first.loss
-    traces = of_one_length([first.trace, second.trace])
-    wide = better.view(-1, *(1,) * (first.x.ndim - 1))
-    x, loss = torch.where(wide, second.x, first.x), torch.where(better, second.loss, first.loss)
-    return Descent(x, loss, torch.where(better[:, None], traces[1], traces[0]), first.evaluations + second.evaluations)
+    return either(second.loss < first.loss, second, first)
+
+
+def either(which: Tensor, one: Descent, other: Descent) -> Descent:
+    """`one` for the problems of `which` [N] bool, `other` for the rest."""
+    traces = of_one_length([one.trace, other.trace])
+    wide = which.view(-1, *(1,) * (one.x.ndim - 1))
+    x, loss = torch.where(wide, one.x, other.x), torch.where(which, one.loss, other.loss)
+    return Descent(x, loss, torch.where(which[:, None], traces[0], traces[1]), one.evaluations + other.evaluations)
 
 
 def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

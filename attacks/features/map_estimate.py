@@ -90,7 +90,7 @@ def most_probable(
 
     `restart` is the number of the start, loss and trace are those of F.
     """
-    descents = _Descents(posed, prior, steps, progress)
+    descents = Descents(posed, prior, steps, progress)
     noise = sum(t[0].numel() for t in posed.observed.values())
     enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
     rows = torch.arange(len(posed.labels), device=posed.labels.device)
@@ -130,7 +130,7 @@ def image(gaussian: priors.GaussianPrior, z: Tensor, mean: Tensor) -> Tensor:
     return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape[-3:])
 
 
-class _Descents:
+class Descents:
     """Descents of some victims of a problem by D and F."""
 
     def __init__(self, posed: InversionProblem, prior: ImagePrior, steps: Steps, progress: Progress) -> None:

@@ -1,10 +1,10 @@
 """Surrogates whose features are aligned, client by client, to the client's generator and to its other victims' features.
 
 Each begins at a plain surrogate, or at the initial extractor, and goes on with the alignment terms of
-attacks/shadow/surrogate_training.py: class-conditional means and channel covariances of what the client's uploaded generator makes
-(FedCG and its like; without a generator this term is left out); channel means and covariances of its victims' closed-form
-features, which the attacker holds anyway; and the distance of each of these features from the mean of its class. By moments, not
-adversarially: a client has a few victims here, too few for a discriminator.
+attacks/shadow/surrogate_training.py: class-conditional means and channel covariances of what the client's uploaded generator makes,
+or the sliced distance from it (sliced_transport.py; FedCG and its like, without a generator this term is left out); channel means
+and covariances of its victims' closed-form features, which the attacker holds anyway; and the distance of each of these features
+from the mean of its class. Victims' by moments, not adversarially: a client has a few victims here, too few for a discriminator.
 
 A victim's own features do not align the surrogate that it is inverted through: that would draw its class mean to them, and so the
 image to the class's mean image, and the shadow validation's measure of fit to 0. A client's victims are dealt into FOLDS folds, of
@@ -14,12 +14,14 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.common import training_cache
 from attacks.features.inversion import Extractors
-from attacks.shadow import recipes, surrogate_training
+from attacks.shadow import recipes, sliced_transport, surrogate_training
 from attacks.shadow.recipes import Recipe
 from attacks.shadow.settings import AlignedSettings
 from attacks.shadow.shadow_federation import ServerView
@@ -80,7 +82,8 @@ def from_start(
         return recipes.packed([
             surrogate_training.train(
                 view.model, start, view.classifier, view.auxiliary, settings.align_steps,
-                stream(seed, "attacker", "aligned", view.name, client), terms(view, client, dealt != fold), settings.align_weight,
+                stream(seed, "attacker", "aligned", view.name, client),
+                terms(view, client, dealt != fold, _to_generator(settings, view, client, seed)), settings.align_weight,
             )
             for client, fold in pairs
         ])  # fmt: skip
@@ -88,11 +91,14 @@ def from_start(
     trained = training_cache.cached(
         knowledge.cache,
         f"aligned-{view.name}",
-        {"seed": seed, "align_steps": settings.align_steps, "align_weight": settings.align_weight, "from": begun},
+        {
+            "seed": seed, "align_steps": settings.align_steps, "align_weight": settings.align_weight, "from": begun,
+            "alignment": settings.alignment,
+        },
         [*recipes.depends_on(view), *(start[name] for name in sorted(start))],
         make,
         view.h.device,
-    )
+    )  # fmt: skip
     each = {pair: [params] for pair, params in zip(pairs, recipes.unpacked(trained, len(pairs)), strict=True)}
     victims = zip(view.victim.tolist(), view.client.tolist(), dealt.tolist(), strict=True)
     return {victim: each[client, fold] for victim, client, fold in victims}
@@ -105,14 +111,23 @@ def folds(view: ServerView) -> Tensor:
     return place % FOLDS
 
 
-def terms(view: ServerView, client: int, others: Tensor) -> Align:
-    """The sum of the alignment terms of one client, with those of its victims that are among `others` [V] bool.
+def _to_generator(settings: AlignedSettings, view: ServerView, client: int, seed: int) -> Sequence[Align]:
+    """The term of a client's generator; none where it has none."""
+    if client not in view.moments:
+        return []
+    if settings.alignment == "moments":
+        return [surrogate_training.to_generator(view.moments[client])]
+    generated = view.generated[client]
+    along = sliced_transport.directions(generated.images[0].numel(), stream(seed, "attacker", "directions"))
+    return [sliced_transport.to_generated(generated, along)]
+
+
+def terms(view: ServerView, client: int, others: Tensor, to_generator: Sequence[Align]) -> Align:
+    """The sum of the alignment terms of one client: its generator's, and of those of its victims that are among `others` [V] bool.
 
     Noisy features have other moments, so they are left out.
     """
-    each: list[Align] = []
-    if client in view.moments:
-        each.append(surrogate_training.to_generator(view.moments[client]))
+    each = list(to_generator)
     aligned_to = (view.client == client) & others
     if view.noise is None and int(aligned_to.sum()) >= FEWEST_OTHERS:
         observed = view.h[aligned_to].float()

@@ -112,7 +112,7 @@ def shadow_of(
     return shadow
 
 
-def validation_settings(settings: SurrogateSettings, kind: type[SurrogateSettings]) -> dict[str, int | float]:
+def validation_settings(settings: SurrogateSettings, kind: type[SurrogateSettings]) -> dict[str, int | float | str]:
     """The settings of one kind that the outcome of a shadow validation depends on: all but the steps of an exact inversion."""
     return {f.name: getattr(settings, f.name) for f in fields(kind) if f.name != "exact_steps"}
 

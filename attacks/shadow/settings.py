@@ -1,6 +1,7 @@
 """The settings that attacks through surrogate extractors have in common, and their short form for the smoke preset."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from privbench.hyperparameters import Count, CountOrZero, Positive, Weight
 
@@ -27,6 +28,8 @@ class AlignedSettings(SurrogateSettings):
 
     align_steps: Count = 300
     align_weight: Weight = 3.0  # of the alignment terms, with 1 for the cross-entropy
+    # To a generator's features (attacks/shadow/sliced_transport.py).
+    alignment: Literal["moments", "sliced"] = "moments"
 
 
 @dataclass(frozen=True)

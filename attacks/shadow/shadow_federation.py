@@ -8,9 +8,9 @@ the attacker there has the other half of the images. He knows those victims, so 
 serve best in the shadow. Shadow clients train as the server has the attacked ones train (Artifact.training).
 Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
 
-What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, dropout while its clients
-train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and have followed many
-broadcasts. On `photos` that leaves them no more alike than extractors of independent starts (docs/appendix/tuning.md).
+What the shadow leaves out: generators (what they make is taken to be distributed as the client's features), the defence, dropout
+while its clients train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and
+have followed many broadcasts. On `photos` that leaves them as unlike as those of independent starts (docs/appendix/tuning.md).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class ServerView(NamedTuple):
     auxiliary: Batch
     # Attacked client -> class-conditional moments of its features, where a generator tells them.
     moments: dict[int, ClassMoments]
+    # The same clients -> such features themselves [N, c, s, s], with their classes.
+    generated: dict[int, Batch]
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
     training: LocalTraining | None  # how the server has its clients train, where that is known
 
@@ -135,6 +137,7 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
     """The view of the server that an artifact gives; UserError without closed-form features or auxiliary images."""
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
     clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
+    generated = _by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {}
     return ServerView(
         "real",
         artifact.model,
@@ -145,7 +148,8 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
         artifact.client,
         torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,
-        _generator_moments(artifact, clients, seed) if "generator" in artifact.uploads else {},
+        {k: surrogate_training.class_moments(*each, artifact.model.classes) for k, each in generated.items()},
+        generated,
         {k: other.params["extractor"] for k, other in colluder.items() if k in clients},
         artifact.training,
     )
@@ -156,14 +160,18 @@ def clients_of(client: Tensor) -> list[int]:
     return sorted(set(client.tolist()))
 
 
-def _generator_moments(artifact: Artifact, clients: list[int], seed: int) -> dict[int, ClassMoments]:
-    """The moments of each client whose generator makes finite features."""
+def _by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Batch]:
+    """What the generator of each client makes, of those whose features have finite moments."""
     each = {k: _generated(artifact, k, seed) for k in clients}
-    return {k: moments for k, moments in each.items() if all(bool(t.isfinite().all()) for t in moments)}
+    return {k: batch for k, batch in each.items() if _has_moments(batch, artifact.model.classes)}
 
 
-def _generated(artifact: Artifact, client: int, seed: int) -> ClassMoments:
-    """Class-conditional moments of what a client's uploaded generator makes, in eval mode."""
+def _has_moments(features: Batch, classes: int) -> bool:
+    return all(bool(t.isfinite().all()) for t in surrogate_training.class_moments(*features, classes))
+
+
+def _generated(artifact: Artifact, client: int, seed: int) -> Batch:
+    """GENERATED features of each class, as a client's uploaded generator makes them in eval mode."""
     model, device = artifact.model, artifact.client.device
     params = {n: t[client] for n, t in artifact.uploads["generator"].items()}
     buffers = {n: t[client] for n, t in artifact.upload_buffers["generator"].items()}
@@ -171,7 +179,7 @@ def _generated(artifact: Artifact, client: int, seed: int) -> ClassMoments:
     z = torch.randn(len(y), model.noise_dim, generator=stream(seed, "attacker", "generated", client)).to(device)
     with torch.no_grad():
         h, _ = model.net("generator").apply(params, buffers, z, y, train=False)
-    return surrogate_training.class_moments(h, y, model.classes)
+    return Batch(h, y)
 
 
 class Pull(NamedTuple):
@@ -223,11 +231,12 @@ def shadow(
     h = torch.cat(
         [surrogate_training.extract(view.model, e, images[v]) for e, v in zip(extractors, attacked, strict=True)]
     ).double()
-    moments = {}
+    moments, generated = dict[int, ClassMoments](), dict[int, Batch]()
     if view.moments:
         for k, share in enumerate(shares):
             seen_by = surrogate_training.extract(view.model, extractors[k], images[share])
             moments[k] = surrogate_training.class_moments(seen_by, classes[share], view.model.classes)
+            generated[k] = Batch(seen_by, classes[share])
     if view.noise is not None:
         h = noised(h, view.noise.median(), seed)
     other = ServerView(
@@ -241,6 +250,7 @@ def shadow(
         torch.arange(len(seen), device=classes.device),
         Batch(images[attackers], classes[attackers]),
         moments,
+        generated,
         {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if view.colluder else {},
         view.training,
     )

@@ -9,11 +9,16 @@ refine it where that serves the known images (refinement.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from attacks.common import batched, closed_form
 from attacks.features import inversion, per_image
+from attacks.features.inversion import ClassPrior
+from attacks.features.learned_prior import plug_and_play
+from attacks.features.learned_prior.plug_and_play import PluggedIn, Pulled
 from attacks.shadow import selection, shadow_federation
 from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
 from attacks.shadow.fitting.calibration import Fit
@@ -100,21 +105,49 @@ def tau_of(view: ServerView, fits: dict[int, Fit]) -> torch.Tensor:
     return torch.tensor([fits[int(k)].error for k in view.client], dtype=torch.float64).to(view.h)
 
 
-def ended(view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress) -> Reconstruction:
+def ended(
+    view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress, plugged: PluggedIn | None = None
+) -> Reconstruction:
     """The reconstruction that `invert` gives; victims of fits that are worth nothing were given up."""
-    end = invert(view, fits, steps, progress)
+    end = invert(view, fits, steps, progress, plugged)
     outcome = torch.where(tau_of(view, fits).isinf(), int(Outcome.GAVE_UP), int(Outcome.RECONSTRUCTED))
     return batched.reconstruction(end, 1, view.labels[:, None])._replace(outcome=outcome)
 
 
-def invert(view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress) -> batched.Descent:
-    """The images [V, 1, C, H, W] of victims through their clients' fits; the mean of the prior where a fit is worth nothing."""
+def invert(
+    view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress, plugged: PluggedIn | None = None
+) -> batched.Descent:
+    """The images [V, 1, C, H, W] of victims through their clients' fits; the mean of the prior where a fit is worth nothing.
+
+    With a denoiser `plugged` in, further descents follow, under a prior that it has a share of.
+    """
     error = tau_of(view, fits)
     if bool(error.isinf().all()):
         return selection.class_means(view)
     nets = shadow_federation.of_clients(view, {k: [fit.params] for k, fit in fits.items()})
     variance = error.square() + (0 if view.noise is None else view.noise)
     prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
-    return shadow_federation.by_extractors(
-        view, prior, nets, variance, exact=view.noise is None, steps=steps, progress=progress
-    )
+
+    def descent(of: ServerView, under: ClassPrior) -> batched.Descent:
+        return shadow_federation.by_extractors(
+            of, under, nets, variance, exact=view.noise is None, steps=steps, progress=progress
+        )
+
+    end = descent(view, prior)
+    return end if plugged is None else _denoised(view, prior, end, ~error.isinf(), plugged, descent)
+
+
+def _denoised(
+    view: ServerView, prior: ClassPrior, end: batched.Descent, worth: Tensor, plugged: PluggedIn,
+    descent: Callable[[ServerView, ClassPrior], batched.Descent],
+) -> batched.Descent:  # fmt: skip
+    """Where the levels of plug_and_play.py end from `end`; victims that are not `worth` it [V] bool stay there."""
+    usual = Pulled(prior.means[view.labels], prior.gaussian)
+    # Every victim has a mean of its own, which is that of its own class then.
+    each = view._replace(labels=torch.arange(len(view.labels), device=view.labels.device))
+    last, spent = end, end.evaluations
+    for sigma in plug_and_play.LEVELS:
+        under = plug_and_play.pulled(plugged, usual, 2 * last.x.flatten(1) - 1, sigma)
+        last = descent(each, ClassPrior(*under))
+        spent += last.evaluations
+    return batched.either(worth, last, end)._replace(evaluations=spent)
