@@ -91,7 +91,8 @@ MAY_BE_ZERO = {
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
     ("client-rows", "rehearsal_images"), ("fishing", "rehearsal_images"),
     ("model-inconsistency", "rehearsal_images"), ("model-inconsistency", "target"),
-    ("calibrated", "refine_steps"), ("chained", "refine_steps"),
+    ("calibrated", "refine_steps"), ("chained", "refine_steps"), ("calibrated", "denoiser_weight"),
+    ("posterior", "denoiser_weight"), ("posterior", "samples"),
 }  # fmt: skip
 
 
