@@ -20,6 +20,8 @@ from typing import ClassVar
 from attacks.common import failed_uploads
 from attacks.common.no_information import class_mean, not_applicable
 from attacks.crafted import classifiers, client_rows, dry_run, magnified
+from attacks.crafted.dry_run import Sent
+from attacks.floors import ClassMean
 from attacks.staged import Staged
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
@@ -49,31 +51,21 @@ class ClientRows:
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """What the first client receives."""
-        return next(iter(self.craft_each(model, broadcast, knowledge, seed)), classifiers.HONEST)
+        return dry_run.to_all(self.craft_each(model, broadcast, knowledge, seed))
 
     def craft_each(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> tuple[Networks, ...]:
         """What each client receives, or nothing; UserError where there are too few rows."""
-        assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected = knowledge.expected
         client_rows.check_enough(broadcast.params["classifier"], len(expected.weights))
 
-        def made(images: Batch) -> tuple[Networks, ...]:
+        def made(images: Batch) -> tuple[Sent, ...]:
             known = magnified.of_networks(model, broadcast, images, expected.images_per_client)
-            return client_rows.crafted(broadcast.params["classifier"], known, expected)
+            return (client_rows.crafted(broadcast.params["classifier"], known, expected),)
 
-        others, attackers = dry_run.halves(knowledge.auxiliary, seed)
-        if self.rehearsal_images and len(others.labels) >= expected.batch_size:
-            clients = dry_run.batches(others, self.rehearsal_images, expected.batch_size)
-            each = tuple(Networks(broadcast.params | one.params, broadcast.buffers) for one in made(attackers))
-            tried, honest = (
-                dry_run.observed(model, broadcast, clients, expected, seed, divided) for divided in (each, None)
-            )
-            attacker = Knowledge(attackers)
-            read = dry_run.psnr_db(lambda seen: self._read(seen, attacker, seed), tried, clients.images)
-            if not read > dry_run.psnr_db(lambda seen: class_mean(seen, attacker), honest, clients.images):
-                return ()
-        return made(knowledge.auxiliary)
+        return dry_run.best(
+            model, broadcast, knowledge, self.rehearsal_images, seed, made, self._read, lambda _: ClassMean()
+        )
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -23,6 +23,7 @@ from attacks.common import closed_form, failed_uploads
 from attacks.common.data_fit import CLIP
 from attacks.common.no_information import class_mean, not_applicable
 from attacks.crafted import classifiers, dry_run, magnified
+from attacks.crafted.dry_run import Sent
 from attacks.crafted.magnified_readout import MagnifiedReadout
 from attacks.floors import ClassMean
 from attacks.staged import Staged
@@ -68,19 +69,17 @@ class Fishing:
         if dry_run.gradient_noise_std(expected, seed):
             return classifiers.HONEST
 
-        def made(images: Batch) -> tuple[Networks, ...]:
+        def made(images: Batch) -> tuple[Sent, ...]:
             known = magnified.of_networks(model, broadcast, images, expected.images_per_client)
             each = (
                 magnified.crafted(like, known, expected.batch_size, reach, seed, self.fished_class)
                 for reach in magnified.reaches(expected)
             )
-            return tuple(Networks({"classifier": one}, {}) for one in each if one is not None)
+            return tuple((Networks({"classifier": one}, {}),) for one in each if one is not None)
 
-        return dry_run.best(
-            model, broadcast, knowledge, self.rehearsal_images, seed, made,
-            lambda seen, knowledge: self.readout.read(seen, knowledge, seed, no_progress),
-            lambda seen, knowledge: passive(seen).reconstruct(seen, knowledge, seed),
-        )  # fmt: skip
+        return dry_run.to_all(
+            dry_run.best(model, broadcast, knowledge, self.rehearsal_images, seed, made, self.readout.read, passive)
+        )
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -68,10 +68,8 @@ class Imprint(AlignedSettings):
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""
         classifiers.check_craftable(model, broadcast)
         return dry_run.better_classifier(
-            model, broadcast, knowledge, self.rehearsal_images, seed,
-            lambda seen, knowledge: self.readout.read(seen, knowledge, seed, no_progress),
-            lambda seen, knowledge: passive(seen).reconstruct(seen, knowledge, seed),
-        )  # fmt: skip
+            model, broadcast, knowledge, self.rehearsal_images, seed, self.readout.read, passive
+        )
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,12 +36,26 @@ from privbench.types import (
     Knowledge,
     LocalSteps,
     Networks,
+    Progress,
     Reconstruction,
+    no_progress,
 )
 
-Attack = Callable[[Artifact, Knowledge], Reconstruction]
+Attack = Callable[[Artifact, Knowledge, int, Progress], Reconstruction]
+# What clients are sent in place of some of the broadcast networks: one to all, or to each its own; nothing by an honest server.
+Sent = tuple[Networks, ...]
 STREAM = "rehearsal"  # in the names of random streams, which decide bits
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
+
+
+class Passive(Protocol):
+    """An attack on the uploads of an honest server."""
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = ...
+    ) -> Reconstruction:
+        """All victims."""
+        ...
 
 
 def noise_std(defense: Defense, seed: int, batch_size: int = 1) -> float:
@@ -71,8 +86,8 @@ def better_classifier(
     knowledge: Knowledge,
     most_images: int,
     seed: int,
-    read_crafted: Attack,
-    read_honest: Attack,
+    read: Attack,
+    passive: Callable[[Artifact], Passive],
 ) -> Networks:
     """Of the classifiers that serve the expected uploads the one that brings back most, or HONEST where none brings back more.
 
@@ -82,10 +97,16 @@ def better_classifier(
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
     expected, noise = knowledge.expected, gradient_noise_std(knowledge.expected, seed)
     tried_on = most_images if "extractor" in broadcast.params else 0
-    return best(
-        model, broadcast, knowledge, tried_on, seed, lambda images: candidates(model, broadcast, images, expected, noise),
-        read_crafted, read_honest,
-    )  # fmt: skip
+
+    def made(images: Batch) -> tuple[Sent, ...]:
+        return tuple((one,) for one in candidates(model, broadcast, images, expected, noise))
+
+    return to_all(best(model, broadcast, knowledge, tried_on, seed, made, read, passive))
+
+
+def to_all(sent: Sent) -> Networks:
+    """What all clients are sent, where they are sent the same."""
+    return sent[0] if sent else classifiers.HONEST
 
 
 def best(
@@ -94,32 +115,33 @@ def best(
     knowledge: Knowledge,
     most_images: int,
     seed: int,
-    made_of: Callable[[Batch], tuple[Networks, ...]],
-    read_crafted: Attack,
-    read_honest: Attack,
-) -> Networks:
-    """Of the networks that an attack makes of auxiliary images those that bring back most, or HONEST where none brings back more.
+    made_of: Callable[[Batch], tuple[Sent, ...]],
+    read: Attack,
+    passive: Callable[[Artifact], Passive],
+) -> Sent:
+    """Of what an attack makes of auxiliary images that which brings back most; nothing where the honest networks bring as much.
 
-    The first of them, untried, where `most_images` is 0 or less than a batch can be dealt out.
+    `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. The first of
+    what is made, untried, where `most_images` is 0 or less than a batch can be dealt out.
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
     expected, made = knowledge.expected, made_of(knowledge.auxiliary)
     if not made:
-        return classifiers.HONEST
+        return ()
     others, attackers = halves(knowledge.auxiliary, seed)
     if not most_images or len(others.labels) < expected.batch_size:
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 
-    def worth(crafted: Networks, attack: Attack) -> float:
-        sent = Networks(broadcast.params | crafted.params, broadcast.buffers)
-        upload = observed(model, sent, clients, expected, seed)
-        return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
+    def worth(sent: Sent, attack: Callable[[Artifact], Attack]) -> float:
+        whole = tuple(Networks(broadcast.params | one.params, broadcast.buffers) for one in sent)
+        upload = observed(model, whole[0], clients, expected, seed, whole if len(whole) > 1 else None)
+        return psnr_db(lambda seen: attack(seen)(seen, attacker, seed, no_progress), upload, clients.images)
 
-    tried = made_of(attackers)
-    scores = [worth(classifiers.HONEST, read_honest), *(worth(crafted, read_crafted) for crafted in tried)]
-    return (classifiers.HONEST, *made)[scores.index(max(scores))]
+    honest = worth((classifiers.HONEST,), lambda seen: passive(seen).reconstruct)
+    scores = [honest, *(worth(sent, lambda _: read) for sent in made_of(attackers))]
+    return ((), *made)[scores.index(max(scores))]
 
 
 def candidates(

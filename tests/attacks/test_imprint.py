@@ -232,7 +232,7 @@ class Listening:
     def __init__(self, given):
         self.given = given
 
-    def reconstruct(self, seen, known, seed):
+    def reconstruct(self, seen, known, *_):
         self.given.append(known.auxiliary)
 
 
@@ -251,7 +251,7 @@ def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_l
     looked_at, attacked_from = [], []
     monkeypatch.setattr(
         "attacks.crafted.dry_run.observed",
-        lambda m, broadcast, clients, expected, seed: looked_at.append(clients.images),
+        lambda m, broadcast, clients, *_: looked_at.append(clients.images),
     )
     monkeypatch.setattr("attacks.crafted.dry_run.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
     monkeypatch.setattr(

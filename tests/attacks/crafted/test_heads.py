@@ -180,6 +180,13 @@ def test_a_head_of_one_layer_stays_honest_where_crafting_shows_no_more(batch_siz
     assert ended.outcome.tolist() == [Outcome.NOT_APPLICABLE]
 
 
+class Honest:
+    """What `imprint` reads of uploads that an honest classifier brought back."""
+
+    def reconstruct(self, seen, knowledge, seed, progress):
+        return Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest(MLP)), seed, progress)
+
+
 def test_the_dry_run_tries_a_head_of_one_layer_on_the_servers_own_images():
     expected = ExpectedUpload(4, NoDefense())
     known = replace(KNOWN, expected=expected)
@@ -187,8 +194,8 @@ def test_the_dry_run_tries_a_head_of_one_layer_on_the_servers_own_images():
     assert made == HONEST or classifiers.is_crafted(made.params["classifier"], "fc3")
     assert dry_run.better_classifier(
         MLP, honest(MLP), known, 4, 0,
-        lambda seen, _: Imprint().reconstruct(seen, KNOWN, 0)._replace(images=torch.zeros(len(seen.client), 4, 1, 32, 32)),
-        lambda seen, _: Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest(MLP)), 0),
+        lambda seen, *_: Imprint().reconstruct(seen, KNOWN, 0)._replace(images=torch.zeros(len(seen.client), 4, 1, 32, 32)),
+        lambda _: Honest(),
     ) == HONEST  # fmt: skip
 
 
