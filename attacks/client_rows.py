@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from attacks.common import failed_uploads
 from attacks.common.no_information import class_mean, not_applicable
 from attacks.crafted import classifiers, client_rows, dry_run, magnified
@@ -49,15 +51,18 @@ class ClientRows:
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
 
+    def check(self, model: Model, clients: int) -> None:
+        """UserError where the first layer has too few rows for so many clients."""
+        client_rows.check_enough(model.net("classifier").init(torch.Generator())[0], clients)
+
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """What the first client receives."""
         return dry_run.to_all(self.craft_each(model, broadcast, knowledge, seed))
 
     def craft_each(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> tuple[Networks, ...]:
-        """What each client receives, or nothing; UserError where there are too few rows."""
+        """What each client receives, or nothing."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected = knowledge.expected
-        client_rows.check_enough(broadcast.params["classifier"], len(expected.weights))
 
         def made(images: Batch) -> tuple[Sent, ...]:
             known = magnified.of_networks(model, broadcast, images, expected.images_per_client)

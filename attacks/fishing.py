@@ -58,12 +58,15 @@ class Fishing:
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
 
-    def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
-        """The classifier to send in place of the broadcast one, or HONEST; UserError for a class that there is not."""
+    def check(self, model: Model, clients: int) -> None:
+        """UserError for a class that there is not."""
         if self.fished_class is not None and self.fished_class >= model.classes:
             raise UserError(
                 f"fishing was given fished_class={self.fished_class}, but classes are 0 to {model.classes - 1}"
             )
+
+    def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
+        """The classifier to send in place of the broadcast one, or HONEST."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected, like = knowledge.expected, broadcast.params["classifier"]
         if dry_run.gradient_noise_std(expected, seed):

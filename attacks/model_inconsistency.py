@@ -43,6 +43,13 @@ class ModelInconsistency:
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 2  # 1: as `imprint` 9; 2: the dry run counts the target's images
 
+    def check(self, model: Model, clients: int) -> None:
+        """UserError for a target that is no client."""
+        if self.target >= clients:
+            raise UserError(
+                f"model-inconsistency was given target={self.target}, but there are {clients} clients, from 0 on"
+            )
+
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """What the target receives, or HONEST; UserError unless its classifier begins with a linear layer."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"

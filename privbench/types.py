@@ -466,6 +466,15 @@ class ActiveAttack(Attack, Protocol):
 
 
 @runtime_checkable
+class CheckedAttack(Attack, Protocol):
+    """An attack that, by its settings or its work, does not fit every federation."""
+
+    def check(self, model: Model, clients: int) -> None:
+        """UserError where it does not fit these networks and so many clients; asked before anything is trained."""
+        ...
+
+
+@runtime_checkable
 class IsolatingAttack(ActiveAttack, Protocol):
     """An active attack on sums over clients whose server sends something else to all clients but one."""
 

@@ -14,7 +14,7 @@ from privbench.records.store import Store
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.spec import CellSpec, TrainSpec
 from privbench.training import defended, federation
-from privbench.types import Federation
+from privbench.types import CheckedAttack, Federation
 
 
 def check_data(specs: Sequence[TrainSpec], data_dir: Path | None, *, workers: int) -> None:
@@ -59,7 +59,10 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
         chosen_victims.check_victims(
             fed, cell.victims, cell.batch_size, method.client_tasks, summed=sums and len(of) > 1, of=of
         )
-    needs = registry.resolve("attack", cell.attack).needs
+    attack = registry.create(registry.resolve("attack", cell.attack), cell.attack_settings)
+    if isinstance(attack, CheckedAttack):
+        attack.check(federation.model_of(cell.train, fed), len(fed.clients))
+    needs = attack.needs
     for need, choose in (("known", at_round.known_images), ("rounds", at_round.kept_images)):
         if need in needs:
             choose(cell, cell.train, fed, max(rounds))

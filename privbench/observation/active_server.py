@@ -27,6 +27,7 @@ from privbench.training import checkpoint, federation, harness, training_files
 from privbench.training.state import Isolated, Replica, Setup, Snapshot
 from privbench.types import (
     ActiveAttack,
+    CheckedAttack,
     DividingAttack,
     ExpectedUpload,
     IsolatingAttack,
@@ -58,11 +59,12 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     """
     if not cell.active or rounds(cell):
         return shot
-    attack, clients = _attack(cell), len(shot.clients)
-    if isinstance(attack, IsolatingAttack) and attack.target >= clients:
-        raise AttackRefused(
-            f"{cell.attack} was given target={attack.target}, but there are {clients} clients, from 0 on"
-        )
+    attack = _attack(cell)
+    if isinstance(attack, CheckedAttack):
+        try:
+            attack.check(setup.model, len(shot.clients))
+        except UserError as error:
+            raise AttackRefused(str(error)) from error
     if isinstance(attack, DividingAttack):
         each = crafted_each(cell, setup, attack, shot, data_root)
         return shot._replace(server=each[0], divided=each) if each else shot

@@ -11,6 +11,7 @@ from privbench.data.dataset import Dataset, sound
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.errors import UserError
 from privbench.methods.base import Method
+from privbench.networks.model import Model
 from privbench.spec import TrainSpec
 from privbench.types import Federation
 
@@ -81,6 +82,13 @@ def method_of(spec: TrainSpec) -> Method:
     """The method of a training run, with its settings."""
     method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
     return method
+
+
+def model_of(spec: TrainSpec, federation: Federation) -> Model:
+    """The networks of a training run, as its method has them."""
+    method, channels = method_of(spec), int(federation.clients[0].train.images.shape[1])
+    classes = len(federation.classes) if method.client_tasks is None else method.client_tasks.ways
+    return registry.model(spec.backbone, channels, classes, spec.image_size, **method.networks(spec.backbone))
 
 
 def as_known(spec: TrainSpec, federation: Federation) -> Federation:

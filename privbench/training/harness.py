@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import torch
 
-from privbench import registry
 from privbench.defense import Sum
 from privbench.errors import UserError
-from privbench.methods.base import Method, RoundClock
+from privbench.methods.base import RoundClock
 from privbench.networks.model import Model
 from privbench.spec import Schedule, TrainSpec
 from privbench.system import machine
@@ -35,6 +34,7 @@ from privbench.training import (
     training_files,
 )
 from privbench.training.engine import UNDEFENDED, PhaseRun, StageContext
+from privbench.training.federation import method_of, model_of
 from privbench.training.history import best_rounds
 from privbench.training.phase_plans import ENGINES, Execution, Losses
 from privbench.training.state import Replica, Setup, Snapshot, State, drawn, networks_of
@@ -55,10 +55,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
 
     UserError: a method that trains on public images, and none in the federation.
     """
-    method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
-    channels = int(federation.clients[0].train.images.shape[1])
-    classes = len(federation.classes) if method.client_tasks is None else method.client_tasks.ways
-    model = registry.model(spec.backbone, channels, classes, spec.image_size, **method.networks(spec.backbone))
+    method, model = method_of(spec), model_of(spec, federation)
     each = [client.train.labels for client in federation.clients]
     defense, model = defended.planned(spec, method, model, [defended.examples(method, labels) for labels in each])
     sizes = torch.tensor([method.counts_for(len(labels)) for labels in each], dtype=torch.get_default_dtype())

@@ -16,7 +16,7 @@ from privbench.observation import artifact_files, observe
 from privbench.observation.format import files
 from privbench.scoring.image_scores import psnr_of
 from privbench.system import index_files
-from privbench.types import ExpectedUpload, Knowledge, Networks, Outcome
+from privbench.types import Outcome
 from tests.attacks.test_model_inconsistency import SIZES, attacked
 
 CPU = torch.device("cpu")
@@ -129,8 +129,7 @@ def test_the_dry_run_decides_for_all_clients_at_once(tmp_path, monkeypatch):
 
 
 def test_more_clients_than_there_are_rows_for_are_refused(tmp_path):
-    *_, setup, known = attacked(tmp_path, attack="staged")
-    expected = ExpectedUpload(31, setup.defense, weights=(1,) * 31)
-    told = Knowledge(known.auxiliary, expected=expected)
+    *_, setup, _ = attacked(tmp_path, attack="staged")
+    ClientRows().check(setup.model, 30)
     with pytest.raises(UserError, match="divides 120 rows, too few for 31 clients"):
-        ClientRows().craft_each(setup.model, Networks(known.broadcast.params, {}), told, 0)
+        ClientRows().check(setup.model, 31)

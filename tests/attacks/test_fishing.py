@@ -16,7 +16,7 @@ from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import applicability, one_attack
+from privbench.execution import applicability, one_attack, preconditions
 from privbench.scoring import broadcast_checks
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, ExpectedUpload, Knowledge, Networks, Outcome
@@ -213,7 +213,7 @@ def test_other_networks_and_single_images_are_refused_in_one_line():
     with pytest.raises(UserError, match="these clients got another one"):
         UNTRIED.reconstruct(honest, known, 0)
     with pytest.raises(UserError, match="fished_class=10, but classes are 0 to 9"):
-        sent(replace(UNTRIED, fished_class=10))
+        replace(UNTRIED, fished_class=10).check(honest.model, 4)
     single = artifact(*(t[:2] for t in batches(1)), weights=params)
     with pytest.raises(AttackRefused, match="singles one image out of several"):
         one_attack.attack_artifact("fishing", {}, single, known, 0, torch.device("cpu"), lambda *_: None)
@@ -221,5 +221,8 @@ def test_other_networks_and_single_images_are_refused_in_one_line():
     limits = applicability.of(Fishing)
     cells = [presets.cell_spec("smoke", train, "fishing", batch_size=size) for size in (1, 8)]
     faults = [applicability.exceeded("fishing", limits, cell) for cell in cells]
+    wrong = presets.cell_spec("smoke", train, "fishing", batch_size=8, attack_settings={"fished_class": 10}, victims=2)
+    with pytest.raises(UserError, match="fished_class=10, but classes are 0 to 9"):
+        preconditions._check(wrong, None)
     assert "add --batch-size 8" in faults[0]
     assert faults[1] == ""

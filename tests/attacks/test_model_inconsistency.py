@@ -17,6 +17,7 @@ from privbench.execution import attack_cell, one_attack, preconditions
 from privbench.methods.base import MiniBatch, RoundClock
 from privbench.observation import active_server, artifact_files, knowledge, observe
 from privbench.observation.format import files
+from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_of
 from privbench.system import index_files
 from privbench.training import checkpoint, harness
@@ -253,6 +254,15 @@ def test_where_it_does_not_apply_a_line_says_so_before_anything_is_trained(metho
 def test_a_target_that_is_no_client_is_refused(tmp_path):
     with pytest.raises(AttackRefused, match=r"target=3, but there are 3 clients"):
         attacked(tmp_path, target=3)
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=3, defense="secure-aggregation")
+    for target in (2, 3):
+        cell = presets.cell_spec("smoke", train, "model-inconsistency", attack_settings={"target": target}, victims=2)
+        refused = preconditions.impossible(Store(tmp_path / "never"), [cell], None, workers=1)
+        assert refused == (
+            {cell.id: "model-inconsistency was given target=3, but there are 3 clients, from 0 on"}
+            if target == 3
+            else {}
+        )
 
 
 def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_message(tmp_path, monkeypatch):
