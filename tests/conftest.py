@@ -211,16 +211,15 @@ def small_shadows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink_shadows(patch: pytest.MonkeyPatch) -> None:
-    """Shadows of two clients with three victims each, screening by eight images, generators asked for four: a third of the work.
+    """Shadows of two clients with three victims each, screening by eight images: a third of the work.
 
     For tests that do not ask how well it chooses. Three, because a victim's surrogate is aligned to two others at least.
     """
-    from attacks.shadow import known_extractor, membership_statistics, shadow_federation
+    from attacks.shadow import known_extractor, shadow_federation
 
     patch.setattr(shadow_federation, "CLIENTS", 2)
     patch.setattr(shadow_federation, "VICTIMS", 3)
     patch.setattr(known_extractor, "IMAGES", 8)
-    patch.setattr(membership_statistics, "SAMPLES", 4)
 
 
 @pytest.fixture(scope="session")

@@ -113,11 +113,11 @@ def folds(view: ServerView) -> Tensor:
 
 def _to_generator(settings: AlignedSettings, view: ServerView, client: int, seed: int) -> Sequence[Align]:
     """The term of a client's generator; none where it has none."""
-    if client not in view.moments:
+    if client not in view.generated:
         return []
-    if settings.alignment == "moments":
-        return [surrogate_training.to_generator(view.moments[client])]
     generated = view.generated[client]
+    if settings.alignment == "moments":
+        return [surrogate_training.to_generator(surrogate_training.class_moments(*generated, view.model.classes))]
     along = sliced_transport.directions(generated.images[0].numel(), stream(seed, "attacker", "directions"))
     return [sliced_transport.to_generated(generated, along)]
 

@@ -2,7 +2,7 @@
 
 confidence   z_y - log sum over j != y of exp z_j, z the logits C(E(x)) and y the label: Carlini et al.'s (IEEE S&P 2022, arXiv
              2112.03570) logit of the true class's probability, written so that it does not round to infinity
-nearness     -log of the least mean square distance of E(x) from SAMPLES features that the client's generator makes of class y,
+nearness     -log of the least mean square distance of E(x) from 64 features that the client's generator makes of class y,
              relative to their variance: GAN-Leaks (Chen et al., CCS 2020) in the space of features. Where there is a generator
 
 Where the extractor is private, a surrogate stands for it: trained on auxiliary images through the broadcast classifier, aligned
@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.shadow import surrogate_training
+from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.surrogate_training import PIECE
 from attacks.shadow.trained_federations import OWN, Seen
 from privbench.networks.model import Model
@@ -23,14 +23,16 @@ from privbench.seeds import stream
 from privbench.tensors import Params
 from privbench.types import Batch
 
-SAMPLES = 64  # of the generator, per class
 ALIGN = 3.0  # weight of the alignment, as in attacks/shadow/settings.py
 TINY = 1e-8
 
 
 def of(model: Model, seen: Seen, asked: Batch, auxiliary: Batch, steps: int, seed: int) -> Tensor:
     """The statistics of each image, [N, 1] or [N, 2] float64; all draws are the same for every network and image."""
-    made = _generated(model, seen, seed) if OWN in seen.params else None
+    made = None
+    if OWN in seen.params:
+        rng = stream(seed, "attacker", "membership", "generated")
+        made = shadow_federation.made_by(model, seen.params[OWN], seen.buffers[OWN], rng)
     if "extractor" in seen.params:
         extractor, buffers = seen.params["extractor"], seen.buffers["extractor"]
     else:
@@ -63,21 +65,7 @@ def nearness(h: Tensor, labels: Tensor, made: Tensor, classes: Tensor) -> Tensor
     return near
 
 
-def _generated(model: Model, seen: Seen, seed: int) -> tuple[Tensor, Tensor]:
-    """(features, their classes): SAMPLES of every class."""
-    device = next(iter(seen.params[OWN].values())).device
-    classes = torch.arange(model.classes).repeat_interleave(SAMPLES)
-    z = torch.randn(len(classes), model.noise_dim, generator=stream(seed, "attacker", "membership", "generated"))
-    with torch.no_grad():
-        made, _ = model.net(OWN).apply(
-            seen.params[OWN], seen.buffers[OWN], z.to(device), classes.to(device), train=False
-        )
-    return made, classes.to(device)
-
-
-def _surrogate(
-    model: Model, seen: Seen, made: tuple[Tensor, Tensor] | None, auxiliary: Batch, steps: int, seed: int
-) -> Params:
+def _surrogate(model: Model, seen: Seen, made: Batch | None, auxiliary: Batch, steps: int, seed: int) -> Params:
     start, _ = model.net("extractor").init(stream(seed, "attacker", "membership", "start"))
     start = {name: t.to(auxiliary.images.device) for name, t in start.items()}
     align = None

@@ -122,7 +122,7 @@ def depends_on(view: ServerView) -> list[Tensor]:
     return [
         *view.auxiliary, *view.classifier.values(), view.h, view.labels, view.client, view.victim,
         *(() if view.noise is None else (view.noise,)),
-        *(t for moments in view.moments.values() for t in moments),
+        *(t for each in view.generated.values() for t in each),
     ]  # fmt: skip
 
 

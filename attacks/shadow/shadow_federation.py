@@ -26,7 +26,7 @@ from attacks.common.closed_form import Features
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior, Extractors
 from attacks.shadow import surrogate_training
-from attacks.shadow.surrogate_training import Align, ClassMoments
+from attacks.shadow.surrogate_training import Align
 from privbench.errors import UserError
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
@@ -54,9 +54,7 @@ class ServerView(NamedTuple):
     client: Tensor  # [V]
     victim: Tensor  # [V] each victim's number, which it keeps in `some`
     auxiliary: Batch
-    # Attacked client -> class-conditional moments of its features, where a generator tells them.
-    moments: dict[int, ClassMoments]
-    # The same clients -> such features themselves [N, c, s, s], with their classes.
+    # Attacked client -> features as it has them [N, c, s, s], with their classes, where a generator makes some.
     generated: dict[int, Batch]
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
     training: LocalTraining | None  # how the server has its clients train, where that is known
@@ -148,7 +146,6 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
         artifact.client,
         torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,
-        {k: surrogate_training.class_moments(*each, artifact.model.classes) for k, each in generated.items()},
         generated,
         {k: other.params["extractor"] for k, other in colluder.items() if k in clients},
         artifact.training,
@@ -171,12 +168,18 @@ def _has_moments(features: Batch, classes: int) -> bool:
 
 
 def _generated(artifact: Artifact, client: int, seed: int) -> Batch:
-    """GENERATED features of each class, as a client's uploaded generator makes them in eval mode."""
-    model, device = artifact.model, artifact.client.device
-    params = {n: t[client] for n, t in artifact.uploads["generator"].items()}
-    buffers = {n: t[client] for n, t in artifact.upload_buffers["generator"].items()}
+    """What a client's uploaded generator makes."""
+    params, buffers = (
+        {n: t[client] for n, t in each["generator"].items()} for each in (artifact.uploads, artifact.upload_buffers)
+    )
+    return made_by(artifact.model, params, buffers, stream(seed, "attacker", "generated", client))
+
+
+def made_by(model: Model, params: Params, buffers: Params, rng: torch.Generator) -> Batch:
+    """GENERATED features of each class, as a generator makes them in eval mode."""
+    device = next(iter(params.values())).device
     y = torch.arange(model.classes, device=device).repeat_interleave(GENERATED)
-    z = torch.randn(len(y), model.noise_dim, generator=stream(seed, "attacker", "generated", client)).to(device)
+    z = torch.randn(len(y), model.noise_dim, generator=rng).to(device)
     with torch.no_grad():
         h, _ = model.net("generator").apply(params, buffers, z, y, train=False)
     return Batch(h, y)
@@ -231,12 +234,10 @@ def shadow(
     h = torch.cat(
         [surrogate_training.extract(view.model, e, images[v]) for e, v in zip(extractors, attacked, strict=True)]
     ).double()
-    moments, generated = dict[int, ClassMoments](), dict[int, Batch]()
-    if view.moments:
+    generated = dict[int, Batch]()
+    if view.generated:
         for k, share in enumerate(shares):
-            seen_by = surrogate_training.extract(view.model, extractors[k], images[share])
-            moments[k] = surrogate_training.class_moments(seen_by, classes[share], view.model.classes)
-            generated[k] = Batch(seen_by, classes[share])
+            generated[k] = Batch(surrogate_training.extract(view.model, extractors[k], images[share]), classes[share])
     if view.noise is not None:
         h = noised(h, view.noise.median(), seed)
     other = ServerView(
@@ -249,7 +250,6 @@ def shadow(
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(attacked)]).to(classes.device),
         torch.arange(len(seen), device=classes.device),
         Batch(images[attackers], classes[attackers]),
-        moments,
         generated,
         {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if view.colluder else {},
         view.training,

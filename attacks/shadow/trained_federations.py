@@ -22,10 +22,9 @@ from privbench.spec import TrainSpec
 from privbench.tensors import Parts
 from privbench.training import harness
 from privbench.training.state import State
-from privbench.types import Artifact, Batch, Client, Federation, Images, Knowledge, Progress
+from privbench.types import CLASSIFICATION, Artifact, Batch, Client, Federation, Images, Knowledge, Progress
 
 OWN = "generator"  # what each client uploads of its own, if anything
-SHARED: tuple[str, ...] = ("extractor", "classifier")
 
 
 class Seen(NamedTuple):
@@ -52,7 +51,7 @@ class Pictures(NamedTuple):
 
 def real(artifact: Artifact) -> list[Seen]:
     """Of each attacked client, in ascending order."""
-    shared = {part: artifact.weights[part] for part in SHARED if part in artifact.weights}
+    shared = {part: artifact.weights[part] for part in CLASSIFICATION if part in artifact.weights}
     buffers = {part: artifact.buffers.get(part, {}) for part in shared}
     rows = [artifact.upload_of[artifact.client == k][0] for k in artifact.client.unique()]
     return [
@@ -78,20 +77,20 @@ def shadows(
     artifact: Artifact, knowledge: Knowledge, asked: Pictures, pairs: int, seed: int, progress: Progress
 ) -> list[Shadow]:
     """Every client of so many pairs of federations; a federation as a whole where its clients send no weights of their own."""
-    found = []
+    each = list[Shadow]()
     for number in range(2 * pairs):
         owner = dealt(asked, knowledge, number, seed)
         state = _trained(artifact, knowledge, asked, owner, number, seed, progress)
         candidate = owner[: len(asked.batch.labels)][asked.of]
-        shared = {part: state.server.params[part] for part in SHARED if part in artifact.weights}
+        shared = {part: state.server.params[part] for part in CLASSIFICATION if part in artifact.weights}
         buffers = {part: state.server.buffers[part] for part in shared}
         if OWN not in artifact.uploads:
-            found.append(Shadow(Seen(shared, buffers), candidate >= 0, candidate < 0))
+            each.append(Shadow(Seen(shared, buffers), candidate >= 0, candidate < 0))
             continue
         for k, (params, own) in enumerate(state.uploads):
             seen = Seen(shared | {OWN: params[OWN]}, buffers | {OWN: own[OWN]})
-            found.append(Shadow(seen, candidate == k, candidate < 0))
-    return found
+            each.append(Shadow(seen, candidate == k, candidate < 0))
+    return each
 
 
 def dealt(asked: Pictures, knowledge: Knowledge, number: int, seed: int) -> Tensor:

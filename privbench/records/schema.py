@@ -158,9 +158,8 @@ class InferenceRecord(Record):
     knowledge: KnowledgeUsed
     guarantee: str  # as an AttackRecord's
     question: str  # of privbench.scoring.statement_scores.QUESTIONS
-    answers: list[
-        str
-    ]  # among which every statement is a distribution; of a question on candidates what it is a probability of
+    # Among which every statement is a distribution; of a question on candidates what it is a probability of.
+    answers: list[str]
     cost: AttackCost
     seeds: Sequence[InferredSeed]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from privbench.scoring.statistics import CONFIDENCE, RESAMPLES
+from privbench.scoring.statistics import CONFIDENCE, RESAMPLES, holm
 from privbench.seeds import stream
 
 DECIMALS = 5  # of a stored rate: finer than any set of images here
@@ -87,6 +87,23 @@ def p_value(hits: int, members: int, non_members: int, rate: float) -> float:
     """Probability of so many true positives or more at that false-positive rate by chance."""
     allowed = math.floor(rate * non_members)
     return float(hypergeom.cdf(allowed, members + non_members, non_members, hits + allowed))
+
+
+def by_chance(order: Recognition, rate: float) -> float:
+    """The same of an order's true positives."""
+    return p_value(true_positives(order, rate), int(order.members.sum()), int(order.non_members.sum()), rate)
+
+
+def recognised(orders: Sequence[Recognition], rate: float) -> int:
+    """In how many orders that is below 5%, corrected for their number (Holm)."""
+    return sum(p < 1 - CONFIDENCE for p in holm([by_chance(one, rate) for one in orders]))
+
+
+def provable(orders: Sequence[Recognition], rate: float) -> float | None:
+    """The smallest rate that is distinguished from chance in every order; None where there is none in one of them."""
+    each = [least_provable(int(one.members.sum()), int(one.non_members.sum()), rate) for one in orders]
+    rates = [one for one in each if one is not None]
+    return max(rates) if len(rates) == len(each) else None
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from privbench.records.entries import ClientMetrics, Generators, GeneratorScores
 from privbench.records.schema import Record
 from privbench.scoring import membership
 from privbench.scoring.membership import Rates, Recognition
-from privbench.scoring.statistics import Interval, holm, interval_of_resamples
+from privbench.scoring.statistics import Interval, interval_of_resamples
 from reports.records.labels import unique
 
 LOW, HIGH = 0.01, 0.1  # false-positive rates
@@ -195,18 +195,14 @@ def _rate(curve: _Curve, rate: float, name: str) -> tuple[float, Rates]:
 
 def p_value(one: Scored, attack: AttackForm, rate: float) -> float:
     """Probability by chance of so many recognised members or more."""
-    result, order = recognition(one, attack)
-    return membership.p_value(membership.true_positives(order, rate), result.members, result.non_members, rate)
+    return membership.by_chance(recognition(one, attack)[1], rate)
 
 
 def recognised(scored: Sequence[Scored], attack: AttackForm, rate: float) -> int:
     """For how many clients that is below 5%, corrected for their number (Holm)."""
-    return sum(p < 1 - membership.CONFIDENCE for p in holm([p_value(one, attack, rate) for one in scored]))
+    return membership.recognised([recognition(one, attack)[1] for one in scored], rate)
 
 
 def provable(scored: Sequence[Scored], attack: AttackForm, rate: float) -> float | None:
     """The smallest rate that could be told from chance at the client with the fewest images; None where there is none."""
-    results = [recognition(one, attack)[0] for one in scored]
-    each = [membership.least_provable(m.members, m.non_members, rate) for m in results]
-    present = [value for value in each if value is not None]
-    return max(present) if len(present) == len(each) else None
+    return membership.provable([recognition(one, attack)[1] for one in scored], rate)

@@ -70,9 +70,8 @@ class Variant(spec.Strict):
     observe: str = "gradient"
     local_steps: int | None = None
     local_lr: float | None = None
-    uploads_per_round: int | None = (
-        None  # of attacks that know what the server kept; others have one cell for all values
-    )
+    # Of attacks that know what the server kept; others have one cell for all values.
+    uploads_per_round: int | None = None
 
 
 class MeasuredQuantity(spec.Strict):

@@ -15,7 +15,7 @@ from privbench.records.entries import Statement
 from privbench.records.schema import InferenceRecord
 from privbench.scoring import membership
 from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
-from privbench.scoring.statistics import Interval, holm, interval_of_resamples
+from privbench.scoring.statistics import Interval, interval_of_resamples
 from reports.records import quotable
 from reports.records.labels import label, round_text
 from reports.records.number_text import NONE, range_text
@@ -28,13 +28,14 @@ COLUMNS = (
 )  # fmt: skip
 # (the value of one client, its resamples)
 Statistic = Callable[[Statement], tuple[float, Rates]]
-SCORED = ("AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %", "clients recognised")
+SCORED = COLUMNS[COLUMNS.index("AUC") :]
 
 
 def row(r: InferenceRecord) -> list[str]:
     """The cells of one record; those with a score say nothing in smoke."""
-    area, rate, provable = mean(r, auc), mean(r, true_positive_rate), least_provable(r)
-    text = range_text(area, digits=3)
+    area, rate, orders = mean(r, auc), mean(r, true_positive_rate), [_order(s) for s in r.statements]
+    text, provable = range_text(area, digits=3), membership.provable(orders, LOW)
+    least = NONE if provable is None else f"{100 * provable:.1f}"
     cells = {
         "method": label(r.cell),
         "inference": r.attack,
@@ -42,8 +43,8 @@ def row(r: InferenceRecord) -> list[str]:
         "round": round_text(r.cell.round),
         "AUC": bold(text) if surely_above_chance(area) else text,
         "balanced accuracy, %": range_text(mean(r, balanced_accuracy), digits=1),
-        f"TPR at {LOW:.0%} FPR, %": f"{range_text(rate, digits=1)} <sub>provable from {provable}</sub>",
-        "clients recognised": f"{recognised(r)} of {len(r.statements)}",
+        f"TPR at {LOW:.0%} FPR, %": f"{range_text(rate, digits=1)} <sub>provable from {least}</sub>",
+        "clients recognised": f"{membership.recognised(orders, LOW)} of {len(orders)}",
     }
     if not quotable.is_quotable(r.cell.preset):
         cells |= dict.fromkeys(SCORED, quotable.NOT_SHOWN)
@@ -94,24 +95,6 @@ def true_positive_rate(one: Statement) -> tuple[float, Rates]:
     order = _order(one)
     rate = membership.true_positives(order, LOW) / int(order.members.sum())
     return 100 * rate, 100 * membership.rate_resamples(order, LOW, _name(one))
-
-
-def recognised(r: InferenceRecord) -> int:
-    """How many clients' members are recognised more often than by chance."""
-    orders = [_order(s) for s in r.statements]
-    each = [
-        membership.p_value(membership.true_positives(o, LOW), int(o.members.sum()), int(o.non_members.sum()), LOW)
-        for o in orders
-    ]
-    return sum(p < 1 - CONFIDENCE for p in holm(each))
-
-
-def least_provable(r: InferenceRecord) -> str:
-    """At the client with the fewest candidates, in percent."""
-    orders = [_order(s) for s in r.statements]
-    each = [membership.least_provable(int(o.members.sum()), int(o.non_members.sum()), LOW) for o in orders]
-    rates = [rate for rate in each if rate is not None]
-    return f"{100 * max(rates):.1f}" if len(rates) == len(each) else NONE
 
 
 def _order(one: Statement) -> Recognition:

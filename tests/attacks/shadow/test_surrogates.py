@@ -408,7 +408,7 @@ def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through
 
 def test_two_other_victims_at_least_align_a_surrogate():
     for count, aligned in ((2, False), (3, True)):
-        view = of_one_client(count)._replace(moments={})
+        view = of_one_client(count)._replace(generated={})
         align = alignment.terms(view, 0, torch.arange(count) != 0, ())
         h = view.h.float() + 0.1
         assert bool(align(h, view.labels) > 0) == aligned
