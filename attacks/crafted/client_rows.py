@@ -1,7 +1,7 @@
 """A classifier for each client of a secure sum, of whose first layer every client has rows of its own.
 
-All rows but its own are off for a client: their weights are 0, and their bias is -FAR, so that their sigmoids, and the slopes of
-these, are exactly 0. So of the sum
+All rows but its own are off for a client: nothing behind them has a weight for them, so that no gradient passes through them. So of
+the sum
     dL/dW_j = sum_k w_k dL_k/dW_j = w_k dL_k/dW_j    for the rows j of client k
 and what a client alone would put into its rows comes back of every client at once. Its own rows sort its images as
 attacks/crafted/classifiers.py lays them: gentle ones for one image, which is in all of them, steep ones for several. Layers behind
@@ -23,7 +23,6 @@ from torch import Tensor
 from attacks.common import batched, closed_form, labels, no_information, problem
 from attacks.crafted import classifiers, gradient_bins
 from attacks.crafted.gradient_bins import BinnedImages
-from attacks.crafted.isolation import FAR
 from attacks.features.anchored_matching import AnchoredMatching
 from privbench.errors import UserError
 from privbench.tensors import Params
@@ -56,8 +55,7 @@ def crafted(like: Params, features: Batch, expected: ExpectedUpload) -> tuple[Ne
         if several:
             rows = classifiers.steep(classifiers.quantiles(t, live))
         one = classifiers.classifier(_of_rows(like, live), w, rows, classifiers.Winners(0, 0, 0.0), 0.0)
-        whole = {n: torch.zeros_like(like[n]) for n in ("fc1.weight", "fc2.weight")}
-        whole["fc1.bias"] = torch.full_like(like["fc1.bias"], -FAR)
+        whole = {n: torch.zeros_like(like[n]) for n in ("fc1.weight", "fc1.bias", "fc2.weight")}
         whole["fc1.weight"][own], whole["fc1.bias"][own] = one["fc1.weight"], one["fc1.bias"]
         whole["fc2.weight"][:, own] = one["fc2.weight"]
         sent.append(Networks({"classifier": one | whole}, {}))

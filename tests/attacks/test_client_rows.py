@@ -50,6 +50,8 @@ def test_every_client_s_rows_of_the_sum_are_its_own(batch, tmp_path):
             assert not bool(alone[name][off].any()), "rows of others are off"
             assert not bool(read[name][0, off].any())
             assert bool(alone[name][rows].any())
+            # No number in a row that is off is one that a client would notice.
+            assert not bool(seen.divided[k].params["classifier"][name][off].any())
             # What storing the sum and its multiple in single precision rounds.
             gap = (read[name][0] - alone[name]).abs().max()
             assert float(gap) <= error + 3e-7 * float(alone[name].abs().max()), name

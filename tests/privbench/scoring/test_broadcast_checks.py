@@ -150,7 +150,8 @@ def test_what_each_client_received_is_checked_where_all_received_others(crafted)
     (seed,) = crafted["fedavg", "client-rows"].seeds
     losses = [check.sent["loss"] for check in seed.broadcast]
     assert len(set(losses)) == len(losses) == 4
-    assert all(check.sent["largest weight"] == 1e4 for check in seed.broadcast)
+    # Crafted rows of a network that is hardly trained outweigh its honest ones.
+    assert all(check.sent["largest weight"] > 2 * check.honest["largest weight"] for check in seed.broadcast)
 
 
 def test_a_magnified_image_is_noticed_by_its_share(crafted):
