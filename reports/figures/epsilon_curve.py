@@ -1,8 +1,8 @@
 """Accuracy and PSNR against epsilon, of every defence that guarantees one: what a guarantee costs and what it keeps.
 
 Left, the accuracy of the trained method, mean and standard deviation over seeds; right, the strongest attack with its 95% interval,
-and the best floor. Epsilon is that of the worst client, after the rounds that were trained, on a logarithmic axis. The same method
-without a defence is a dashed line across with its spread.
+and the best floor. Epsilon is that of the worst client, after the rounds that were trained. The same method without a defence is
+a dashed line across with its spread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     figure = style.new_figure(style.PAGE_INCHES, PANEL_INCHES)
     panels = figure.subplots(1, 2)
     styles = {name: line_styles.line_style(i) | {"markersize": 4, "linewidth": 0.9} for i, name in enumerate(series)}
-    last = max(epsilon for points in series.values() for epsilon, _ in points)
+    epsilons = [epsilon for points in series.values() for epsilon, _ in points]
+    last = max(epsilons)
     ends: list[list[Point]] = [[], []]
     for name, points in series.items():
         best = [strongest(attacks) for _, attacks in points]
@@ -83,7 +84,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     if bare:
         ends = [[*drawn, point] for drawn, point in zip(ends, _undefended(panels, bare, last), strict=True)]
     for axes, name in zip(panels, ("test accuracy, %", "PSNR, strongest attack, dB"), strict=True):
-        axes.set_xscale("log")
+        style.scale_across(axes, epsilons)
         axes.set_xlabel("epsilon of the worst client", fontsize=style.FONT_POINTS)
         axes.set_ylabel(name, fontsize=style.FONT_POINTS)
         style.plain(axes)

@@ -28,7 +28,6 @@ from reports.records.quotable import quotable
 from reports.studies import sweeps
 
 Points = Sequence[tuple[Any, Sequence[Record]]]  # (value, records of it), in order
-WIDE = 10.0  # a range of positive values whose ends differ by that factor or more is drawn on a logarithmic scale
 PANEL_INCHES = 2.0
 DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
 BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
@@ -189,8 +188,8 @@ def write(
     for axes in panels:
         if not is_scale:
             axes.set_xticks(list(place.values()), list(map(sweeps.value_text, values)))
-        elif min(values) > 0 and max(values) / min(values) >= WIDE:
-            axes.set_xscale("log")
+        else:
+            style.scale_across(axes, values)
         axes.set_xlabel(x_label, fontsize=style.FONT_POINTS)
         style.plain(axes)
     style.heading(figure, title)

@@ -23,7 +23,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter, StrMethodFormatter
 
 from privbench.system import files
 from reports.figures.drawing.fonts import drawable, families, properties
@@ -40,9 +40,13 @@ MARGIN_INCHES = 0.55  # beside an axis, of its numbers and name
 TICK_CHARACTERS = 16  # of a tick that has a name
 LINE_SPACING = 1.25
 MOST_LEGEND_COLUMNS = 10
+WIDE = 10.0  # positive values whose ends differ by that factor or more are far apart
+DECADES = 100.0  # a logarithmic axis as long as that has powers of ten alone
+NARROW = 0.1  # values hardly differ where their range is less than this share of the largest
 # What keeps a line from breaking, and what is drawn in its place.
 UNBROKEN = str.maketrans({"\N{NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-"})
 ENDINGS = (".png", ".pdf")
+ABOUT = {".png": "Description", ".pdf": "Subject"}
 DEFENCE = re.compile(r"\+ (\S+) (?=\d)")  # "+ Gaussian 0.1", which stays in one line
 # Names of methods that stay in one line, as "LG-FedAvg" does.
 HYPHENATED = re.compile("|".join(re.escape(name) for name in NAMES.values() if "-" in name))
@@ -98,6 +102,23 @@ def plain(axes: Axes) -> None:
     """An axis without ornament, its numbers in the common size."""
     axes.tick_params(which="both", labelsize=SMALL_POINTS)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def scale_across(axes: Axes, values: Sequence[float]) -> None:
+    """The lower axis of values: logarithmic where they are positive and far apart, linear elsewhere.
+
+    Where values hardly differ the axis begins at zero, so that a small difference does not look like a large one.
+    """
+    least, most = min(values), max(values)
+    if least > 0 and most / least >= WIDE:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        if most / least < DECADES:
+            # Powers of ten alone would be one number or two.
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    elif least > 0 and most - least < NARROW * most:
+        axes.set_xlim(0, most * (1 + NARROW))
 
 
 def name_axes(panels: Sequence[Axes], x: str, y: str) -> None:
@@ -213,13 +234,18 @@ def series_names(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(set(names)) else list(names)
 
 
-def save(figure: Figure, stem: Path, endings: Sequence[str] = ENDINGS) -> list[Path]:
-    """`stem`.png at 300 dpi and `stem`.pdf, or one of them, written whole or not at all."""
+def save(figure: Figure, stem: Path, endings: Sequence[str] = ENDINGS, about: str = "") -> list[Path]:
+    """`stem`.png at 300 dpi and `stem`.pdf, or one of them, written whole or not at all.
+
+    `about` says in words what the figure shows; it stands in the file, as the key ABOUT names it, for those who cannot see it.
+    """
     paths = [stem.with_name(stem.name + ending) for ending in endings]
     _as_written(figure)
     for path in paths:
         buffer = io.BytesIO()
-        metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+        metadata: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {}
+        if about:
+            metadata[ABOUT[path.suffix]] = about
         figure.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
         files.write_bytes(path, buffer.getvalue())
     return paths

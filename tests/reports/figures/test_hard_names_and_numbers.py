@@ -16,6 +16,7 @@ from reports.figures import (
     box_plots,
     client_bars,
     curves,
+    epsilon_curve,
     grid,
     label_histogram,
     omega_curve,
@@ -31,6 +32,7 @@ from reports.records import grouping
 from reports.records.labels import NAMES, cell_place, label
 from reports.tables import attack_table, report_files
 from tests.builders.records import record, with_training
+from tests.reports.records.test_guarantees import private
 from tests.reports.test_training_reports import trained
 
 USUAL = "cifar10"
@@ -78,7 +80,7 @@ def row(method, attack, seed, psnr=10.0, count=9):
 
 
 def draw(kind, size, folder):  # noqa: C901 (one case after the other)
-    dataset, methods = SIZES[size]
+    dataset, methods = SIZES.get(size, SIZES["one"])
     stem = folder / "x"
     records = trainings(dataset, ["local", *methods] if kind in client_bars.KINDS else methods)
     key = grouping.setting(records[0].cell)
@@ -123,6 +125,16 @@ def draw(kind, size, folder):  # noqa: C901 (one case after the other)
         return grid.write(
             images(0), [row(m, a, i) for i, m in enumerate(methods) for a in ("dlg", LONG_NAME)], stem, grid.Size(8, 2)
         )
+    if kind == "epsilon":
+        epsilons = {
+            "near": (7.992, 7.994, 7.998),
+            "apart": (2.0, 8.0),
+            "decade": (0.8, 8.0),
+            "wide": (0.05, 2.0, 270.0),
+        }
+        return epsilon_curve.curves(
+            [record(), *(private(e, psnr=12.0 + i) for i, e in enumerate(epsilons[size]))], folder
+        )
     if kind == "rounds":
         return psnr_by_round.write(attacked(dataset, methods, ("0", "2", "best")), stem)
     if kind == "sweep":
@@ -149,6 +161,7 @@ DRAWN = [(kind, size) for kind in KINDS for size in ("three", "all")] + [
     ("box-plots", "three"),
     ("pca", "one"),
     ("roc", "one"),
+    *(("epsilon", size) for size in ("near", "apart", "decade", "wide")),
 ]
 
 
@@ -157,7 +170,7 @@ def drawn(monkeypatch):
     """The figures that were laid out, instead of files."""
     figures = []
 
-    def save(figure, stem, endings=style.ENDINGS):
+    def save(figure, stem, endings=style.ENDINGS, about=""):
         style._as_written(figure)
         figure.draw_without_rendering()
         figures.append(figure)
@@ -257,6 +270,19 @@ def _changed(r, rounds):
     return with_training(r, each)
 
 
+def test_epsilons_that_hardly_differ_stand_on_an_axis_from_zero_and_others_on_one_that_shows_them_apart(
+    tmp_path, drawn
+):
+    for size in ("near", "apart", "decade", "wide"):
+        draw("epsilon", size, tmp_path)
+    scales = [{(axes.get_xscale(), axes.get_xlim()[0] == 0) for axes in figure.axes} for figure in drawn]
+    assert scales == [{("linear", True)}, {("linear", False)}, {("log", False)}, {("log", False)}]
+    for figure in drawn:
+        for axes in figure.axes:
+            low, high = axes.get_xlim()
+            assert len([tick for tick in axes.get_xticks() if low <= tick <= high]) >= 2
+
+
 def test_ticks_of_rounds_are_integers_and_a_single_round_is_no_curve(tmp_path, drawn):
     records = trainings(USUAL, ["local", "fedavg"])
     key = grouping.setting(records[0].cell)
@@ -344,6 +370,22 @@ def test_a_short_grid_of_rows_of_one_name_counts_those_that_it_leaves_out(tmp_pa
     assert labels_of(drawn[0]) == ["original", "M0\nL1 a0", "M0\nL1 a0"]
     (remark,) = [t.get_text() for t in drawn[0].texts if t.get_text()]
     assert remark == "Not shown: 1 weaker row (M0, a0)."
+
+
+def test_a_grid_says_in_its_files_what_it_shows(tmp_path):
+    twin = row("FedCG", "dlg", 1)
+    rows = [
+        twin,
+        twin._replace(method="FedAvg"),
+        row("FedCG", "mine", 2)._replace(psnr_db=torch.tensor([1.0, torch.nan, 2.0])),
+    ]
+    rows.append(row("FedCG", "unscored", 3)._replace(psnr_db=None))
+    png, pdf = grid.write(images(0), rows, tmp_path / "x", grid.Size(columns=2))
+    with Image.open(png) as picture:
+        assert picture.info["Description"].splitlines() == [
+            "FedCG, dlg: 10.0, 10.0 dB", "FedAvg, dlg: 10.0, 10.0 dB", "FedCG, mine: 1.0, - dB", "FedCG, unscored: no score",
+        ]  # fmt: skip
+    assert b"/Subject (FedCG, dlg: 10.0, 10.0 dB" in pdf.read_bytes()
 
 
 def test_rows_of_the_same_images_are_drawn_once_under_both_names(tmp_path, drawn):
