@@ -2,7 +2,8 @@
 
 Every run is the paper preset of one column with one seed. A run that is finished is not run again, one that was killed goes on
 after its last complete round, and a later start takes what is first in the list and not finished. On a CPU a run is one process of
-one thread, `--processes` at a time; on a GPU the seeds of a column train together. Each run leaves the record of its accuracy cell.
+one thread, `--processes` at a time, and a run that is left alone has them all for its clients. On a GPU the seeds of a column train
+together. Each run leaves the record of its accuracy cell.
 
     nice -n 19 python -m benchmarks.published --out ../published --data-dir DIR --processes 2
     python -m benchmarks.published --out ../published --status
@@ -101,7 +102,8 @@ def train(
     cells = list(itertools.chain(*columns))
     store.check_writable()
     if not stacked:
-        torch.set_num_threads(1)
+        # A last run, left alone, has the processes for its clients.
+        torch.set_num_threads(processes)
 
     def outcome(title: str, reason: str | None) -> None:
         print(f"{title}: {reason or 'done'}", flush=True)

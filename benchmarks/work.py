@@ -256,8 +256,8 @@ def help_page() -> float:
 def first_step() -> float:
     """From the start of `privbench attack --preset smoke` to the first training step."""
     code = (
-        "import os; from privbench.training import phase_plans; from privbench.cli import main;"
-        "phase_plans.ENGINES.update(dict.fromkeys(list(phase_plans.ENGINES), lambda *a: os._exit(7)));"
+        "import os; from privbench.training import local_training; from privbench.cli import main;"
+        "local_training.ENGINES.update(dict.fromkeys(list(local_training.ENGINES), lambda *a: os._exit(7)));"
         "main.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
     )
     with tempfile.TemporaryDirectory() as folder:

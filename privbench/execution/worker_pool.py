@@ -1,7 +1,7 @@
 """Independent jobs on the available cores: one single-threaded process per core, progress reported back, clean when stopped.
 
 Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
-each core gets a process of its own. When at most half as many jobs are left as cores, training takes the idle ones too, as its
+each core gets a process of its own. When at most half as many jobs are left as cores, long training takes the idle ones too, as its
 clients can learn side by side with the same numbers. Jobs write their own results to disk, so nothing finished is lost when
 one fails.
 """
@@ -12,14 +12,13 @@ import logging
 import multiprocessing
 import os
 import queue
-import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -63,7 +62,6 @@ Result = (
 )  # how an attempt at a job ended: the one-line reason of a failure, another process at it, or done
 
 LOG = logging.getLogger("privbench")
-UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, progress: JobProgress, outcome: Outcome) -> list[str]:
@@ -124,7 +122,7 @@ def _in_processes(
                 job = waiting.popleft()
                 try:
                     # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
-                    with interrupts.delayed(), _unheard_by_children():
+                    with interrupts.delayed(), interrupts.unheard_by_children():
                         in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
@@ -174,19 +172,6 @@ def attempt(job: Job, progress: Progress) -> Result:
         interrupts.check()
         return logged(error, job.log)
     return None
-
-
-@contextmanager
-def _unheard_by_children() -> Iterator[None]:
-    """Processes that begin here ignore Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def logged(error: Exception, log: Path) -> str:

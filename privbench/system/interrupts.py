@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 STATUS = 130  # of a program that was stopped, as shells have it
+UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _stop_signal: str | None = None  # the name of the signal that asked for a stop
@@ -130,3 +131,16 @@ def _dropped(error: sys.UnraisableHookArgs) -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(_status)
+
+
+@contextmanager
+def unheard_by_children() -> Iterator[None]:
+    """Processes that begin here ignore Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -28,7 +28,7 @@ import torch
 from privbench.errors import Damaged, UserError
 from privbench.spec import TrainSpec
 from privbench.system import files
-from privbench.training import named_tensors, training_files
+from privbench.training import training_files
 from privbench.training.history import best_round
 from privbench.training.state import Prediction, Snapshot, State
 from privbench.types import CLASSIFICATION
@@ -64,12 +64,12 @@ def save_full(folder: Path, spec: TrainSpec, state: State) -> None:
 
 
 def _write(path: Path, spec: TrainSpec, state: State) -> None:
-    tensors = named_tensors.replica_tensors(state.server, "server")
+    tensors = training_files.replica_tensors(state.server, "server")
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
-        tensors |= named_tensors.replica_tensors(client, f"client{k}") | named_tensors.network_tensors(
+        tensors |= training_files.replica_tensors(client, f"client{k}") | training_files.network_tensors(
             upload, f"upload{k}"
         )
-    tensors |= named_tensors.prediction_tensors(state.predictions)
+    tensors |= training_files.prediction_tensors(state.predictions)
     replicas = {"server": state.server, **{f"client{k}": client for k, client in enumerate(state.clients)}}
     steps = {name: {stage: m.steps for stage, m in each.moments.items()} for name, each in replicas.items()}
     info = {
@@ -135,22 +135,23 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, **expected: int) ->
         training_files.check_history(info["history"], info["round"])
         tensors = {name: t.to(device) for name, t in tensors.items()}
         clients = [
-            named_tensors.replica_of(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])
+            training_files.replica_of(tensors, f"client{k}", info["steps"][f"client{k}"])
+            for k in range(info["clients"])
         ]
-        uploads = [named_tensors.networks_of(tensors, f"upload{k}") for k in range(info["clients"])]
-        server = named_tensors.replica_of(tensors, "server", info["steps"]["server"])
-        return State(info["round"], server, clients, uploads, info["history"], named_tensors.predictions(tensors))
+        uploads = [training_files.networks_of(tensors, f"upload{k}") for k in range(info["clients"])]
+        server = training_files.replica_of(tensors, "server", info["steps"]["server"])
+        return State(info["round"], server, clients, uploads, info["history"], training_files.predictions(tensors))
 
 
 def save_snapshot(folder: Path, spec: TrainSpec, state: State, artifact: str | None = None) -> None:
     """Writes round-NNNN.safetensors; `artifact` names the folder where the networks are not the run's but an active server's."""
-    tensors = named_tensors.network_tensors((state.server.params, state.server.buffers), "server")
+    tensors = training_files.network_tensors((state.server.params, state.server.buffers), "server")
     for k, (client, (params, buffers)) in enumerate(zip(state.clients, state.uploads, strict=True)):
         private = [p for p in training_files.SNAPSHOT_PARTS if p in client.params and p not in state.server.params]
         private_networks = ({p: client.params[p] for p in private}, {p: client.buffers[p] for p in private})
         sent = [p for p in params if p not in CLASSIFICATION]
         upload = ({p: params[p] for p in sent}, {p: buffers[p] for p in sent})
-        tensors |= named_tensors.network_tensors(private_networks, f"client{k}") | named_tensors.network_tensors(
+        tensors |= training_files.network_tensors(private_networks, f"client{k}") | training_files.network_tensors(
             upload, f"upload{k}"
         )
     info = {"spec": spec.id, "round": state.round, "clients": len(state.clients), "artifact": artifact}
@@ -172,9 +173,9 @@ def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = No
         names = range(info["clients"])
         return Snapshot(
             info["round"],
-            named_tensors.replica_of(tensors, "server", {}),
-            [named_tensors.replica_of(tensors, f"client{k}", {}) for k in names],
-            [named_tensors.networks_of(tensors, f"upload{k}") for k in names],
+            training_files.replica_of(tensors, "server", {}),
+            [training_files.replica_of(tensors, f"client{k}", {}) for k in names],
+            [training_files.networks_of(tensors, f"upload{k}") for k in names],
         )
 
 
@@ -283,7 +284,7 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
     tensors, info = files.load_tensors(path, "predictions")
     files.check_identity(path, info, spec=run)
     with training_files.reading(path):
-        each_client = named_tensors.predictions(tensors)
+        each_client = training_files.predictions(tensors)
         for each in each_client:
             training_files.check_prediction(each.logits, each.labels)
         return each_client
@@ -292,7 +293,7 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
 def save_predictions(folder: Path, spec: TrainSpec, each: Sequence[Prediction]) -> None:
     """Writes each client's test logits and labels."""
     info = {"spec": spec.id, "clients": len(each)}
-    files.save_tensors(folder / PREDICTIONS, "predictions", named_tensors.prediction_tensors(each), info)
+    files.save_tensors(folder / PREDICTIONS, "predictions", training_files.prediction_tensors(each), info)
 
 
 def progress(folder: Path, run: str) -> int | None:

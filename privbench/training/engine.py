@@ -1,7 +1,7 @@
 """Descends one phase's losses over R replicas (clients, or servers of several seeds): alone, or stacked.
 
-The only vmap over clients and seeds. Both paths evaluate the same loss and the same optimiser; `alone` takes each replica
-through plain autograd, one per thread (fastest on a CPU), `stacked` all at once through vmap(grad) (fastest on a GPU).
+The only vmap over clients and seeds. Both paths evaluate the same loss and the same optimiser; `alone` takes one replica after
+the other through plain autograd (fastest on a CPU), `stacked` all at once through vmap(grad) (fastest on a GPU).
 Tests hold them equal to each other and to a plain torch.nn loop.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
@@ -22,7 +21,6 @@ from torch.func import grad_and_value, vmap
 from privbench.methods.base import MiniBatch, Nets, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.spec import SGD, Adam, Optimiser
-from privbench.system.cpu import threads
 from privbench.tensors import Parts
 from privbench.training import per_example
 from privbench.training.state import Moments, Replica
@@ -30,6 +28,7 @@ from privbench.training.state import Moments, Replica
 ADAM_EPS = 1e-8
 LATE = 1e9
 KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
+PRODUCTS = ("generator", "discriminator")  # parts whose convolutions are matrix products (privbench/networks/layers.py)
 
 
 class LocalDefense(NamedTuple):
@@ -206,12 +205,12 @@ def loss_of(
 
 
 @contextmanager
-def one_thread() -> Iterator[int]:
-    """Torch's operations on one thread each, so that sums are taken in one order; gives the number of threads before."""
+def one_thread() -> Iterator[None]:
+    """Torch's operations on one thread each, so that sums are taken in one order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield before
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -225,26 +224,18 @@ def run_alone(
 ) -> list[dict[str, float]]:
     """One epoch, every replica by itself; returns each replica's mean loss by stage.
 
-    As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
-    numbers do not depend on how many threads there are.
+    On one thread, as networks this small gain nothing from two; so the numbers do not depend on how many there are.
     """
-    each = list(zip(replicas, around, plans, defenses, strict=True))
-    done: list[dict[str, float]] = []
-    with one_thread() as before:
-        while remaining := each[len(done) :]:
-            at_once = min(threads(before), len(remaining))  # asked anew: cores may have fallen idle
-            if at_once == 1:
-                done.append(_run_one(job, *remaining[0]))
-                continue
-            with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
-                done += executor.map(lambda one: _run_one(job, *one), remaining)
-    return done
+    each = zip(replicas, around, plans, defenses, strict=True)
+    with one_thread():
+        return [_run_one(job, *one) for one in each]
 
 
 def _run_one(
     job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, defense: LocalDefense
 ) -> dict[str, float]:
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
+    around = _as_products_take_it(around)
     # Views, made once: steps are taken in place, so that they always show the parameters as they are.
     fixed = _replace(replica.params, workings, 0)
     trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
@@ -268,6 +259,22 @@ def _run_one(
     for working in workings:
         working.store([replica])
     return {w.stage.name: float(w.total[0]) / max(plan.steps, 1) for w in workings}
+
+
+def _as_products_take_it(around: StageContext) -> StageContext:
+    """The same numbers with kernels channels last in memory, once for all steps, of networks whose convolutions are products."""
+
+    def laid_out(networks: tuple[Parts, Parts]) -> tuple[Parts, Parts]:
+        params, buffers = networks
+        changed = {part: _map(_channels_last, params[part]) for part in PRODUCTS if part in params}
+        return params | changed, buffers
+
+    received = None if around.received is None else laid_out(around.received)
+    return around._replace(received=received, clients=tuple(map(laid_out, around.clients)))
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    return t.contiguous(memory_format=torch.channels_last) if t.ndim == KERNEL_AXES else t
 
 
 def _stepped(

@@ -30,13 +30,14 @@ from privbench.training import (
     checkpoint,
     defended,
     evaluation,
+    local_training,
     phase_plans,
     training_files,
 )
 from privbench.training.engine import UNDEFENDED, PhaseRun, StageContext
 from privbench.training.federation import method_of, model_of
 from privbench.training.history import best_rounds
-from privbench.training.phase_plans import ENGINES, Execution, Losses
+from privbench.training.local_training import ENGINES, Execution, Learner, Losses
 from privbench.training.state import Replica, Setup, Snapshot, State, drawn, networks_of
 from privbench.types import Federation, Progress, no_progress
 
@@ -160,7 +161,7 @@ def learn(
 
     Clients that do not take part stay as they are.
     """
-    run, setup, schedule = ENGINES[execution], setups[0], setups[0].spec.schedule
+    engine, setup, schedule = ENGINES[execution], setups[0], setups[0].spec.schedule
     clock = RoundClock(states[0].round + 1, schedule.rounds)
     overwritten = [part for part in setup.method.shared_parts if part not in setup.method.keeps]
     pairs = [(s, k) for s in range(len(setups)) for k in setup.taking_part(clock.round)]
@@ -169,8 +170,8 @@ def learn(
         client.params, client.buffers = client.params | params, client.buffers | buffers
         if setup.method.client_tasks is not None:
             client.moments = {}  # of another task
-    defenses = [defended.in_round(setups[s], k, clock.round) for s, k in pairs]
-    losses = phase_plans.run_at_clients(setups, states, pairs, setup.method.client(), defenses, execution, progress)
+    learners = _learners(setups, states, pairs)
+    losses = local_training.run(learners, clock.round, setup.method.client(), execution, progress)
 
     sums = [aggregation.collect(each, state, clock.round) for each, state in zip(setups, states, strict=True)]
     for phase in setup.method.server():
@@ -181,7 +182,7 @@ def learn(
             for each, state in zip(setups, states, strict=True)
         ]
         servers = [st.server for st in states]
-        losses |= phase_plans.columns(run(job, servers, context, plans, [UNDEFENDED] * len(states)))
+        losses |= local_training.columns(engine(job, servers, context, plans, [UNDEFENDED] * len(states)))
     return Learned(losses, sums)
 
 
@@ -190,8 +191,13 @@ def measure(
 ) -> Losses:
     """What a method trains of every client to be measured by, in place, after a round that is not counted yet."""
     pairs = [(s, k) for s in range(len(setups)) for k in range(len(setups[0].federation.clients))]
-    phases = setups[0].method.measuring()
-    return phase_plans.run_at_clients(setups, states, pairs, phases, [UNDEFENDED] * len(pairs), execution, progress)
+    learners, phases = _learners(setups, states, pairs), setups[0].method.measuring()
+    return local_training.run(learners, states[0].round + 1, phases, execution, progress, undefended=True)
+
+
+def _learners(setups: Sequence[Setup], states: Sequence[State], pairs: Sequence[tuple[int, int]]) -> list[Learner]:
+    """The clients that (seed, client) `pairs` name."""
+    return [Learner(setups[s], k, states[s].server, states[s].clients[k]) for s, k in pairs]
 
 
 def finished(state: State, schedule: Schedule) -> bool:

@@ -1,44 +1,28 @@
-"""What a phase is run on: the mini-batches and draws of one epoch, from streams named by seed, client, round and epoch.
-
-`run_at_clients` runs all epochs of a client's phases on them, by either engine.
-"""
+"""What a phase is run on: the mini-batches and draws of one epoch, from streams named by seed, client, round and epoch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from privbench.data import tasks
 from privbench.data.readers.resize import PIXELS, pixels
-from privbench.methods.base import Nets, Phase, RoundClock, SamplingContext, Stage
+from privbench.methods.base import Nets, Phase, SamplingContext, Stage
 from privbench.seeds import stream
 from privbench.spec import Schedule
-from privbench.training import defended, per_example
-from privbench.training.engine import (
-    LocalDefense,
-    PhaseRun,
-    Plan,
-    PrivateSample,
-    StageContext,
-    one_thread,
-    run_alone,
-    run_stacked,
-)
-from privbench.training.state import Replica, Setup, State
-from privbench.types import Progress
+from privbench.training import per_example
+from privbench.training.engine import Plan, PrivateSample, one_thread
+from privbench.training.state import Replica, Setup
 
 Features = Callable[
     [Tensor, Tensor | None], Tensor
 ]  # (which images [B], which flipped [B] or None) -> E(x) [B, c, s, s]
 FEATURE_BYTES = 2**28  # of one client's features, at most
 FLOAT_BYTES = 4
-Execution = Literal["alone", "stacked"]
-ENGINES = {"alone": run_alone, "stacked": run_stacked}
-Losses = dict[str, list[float]]  # by stage
 
 
 def length(phase: Phase, schedule: Schedule) -> int:
@@ -187,42 +171,3 @@ def _draws(
         }
         for stage in phase.stages
     }  # fmt: skip
-
-
-def run_at_clients(
-    setups: Sequence[Setup],
-    states: Sequence[State],
-    pairs: Sequence[tuple[int, int]],
-    phases: Sequence[Phase],
-    defenses: Sequence[LocalDefense],
-    execution: Execution,
-    progress: Progress,
-) -> Losses:
-    """Runs phases of the round to come at the clients of some (seed, client) `pairs`, in place; `setups` differ in the seed alone.
-
-    They see the server's networks as received. Gives each stage's mean losses of the last epoch, one per pair.
-    """
-    setup, schedule = setups[0], setups[0].spec.schedule
-    clock = RoundClock(states[0].round + 1, schedule.rounds)
-    replicas = [states[s].clients[k] for s, k in pairs]
-    around = [StageContext((states[s].server.params, states[s].server.buffers), (), None) for s, _ in pairs]
-    losses: Losses = {}
-    for phase in phases:
-        job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase))
-        epochs = 1 if schedule.client_steps else length(phase, schedule)
-        features = [features_of(setups[s], k, states[s].clients[k]) if phase.features else None for s, k in pairs]
-        for epoch in range(epochs):
-            progress(
-                clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
-            )
-            plans = [
-                client_plan(setups[s], k, clock.round, phase, epoch, client_features)
-                for (s, k), client_features in zip(pairs, features, strict=True)
-            ]
-            losses |= columns(ENGINES[execution](job, replicas, around, plans, defenses))
-    return losses
-
-
-def columns(rows: list[dict[str, float]]) -> Losses:
-    """The losses of several replicas, by stage."""
-    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -56,6 +56,10 @@ class Replica:
     buffers: Parts
     moments: dict[str, Moments] = field(default_factory=dict)
 
+    def take(self, other: Replica) -> None:
+        """Has the values of another one."""
+        self.params, self.buffers, self.moments = other.params, other.buffers, other.moments
+
 
 def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
     """(parameters, buffers) of some parts alone, such as those that may leave a client."""
