@@ -1,4 +1,4 @@
-"""Test accuracy of the three models that a client has after a round: a table, differences, the nearest to a printed value.
+"""Test accuracy of the three models that a client has after a round: a table, differences, orderings, what is near a printed value.
 
     personal    after local training, before the defence acts
     uploaded    what the client sent
@@ -82,6 +82,45 @@ def _verdict(low: float, high: float, seeds: int) -> str:
     if seeds < LEAST_SEEDS:
         return "These are too few seeds for a verdict."
     return "It is higher." if low > 0 else "It is lower." if high < 0 else "No difference is shown."
+
+
+def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> str:
+    """A row a rival: by how many points one method is above it, as printed and for each model, and whether the ordering holds.
+
+    UserError where the seeds of two records differ.
+    """
+    columns = by_label(records)
+    own = columns[name]
+    printed = {label: published.of(record.cell, "accuracy", tables) for label, record in columns.items()}
+    rows = []
+    for rival, record in columns.items():
+        one, other = printed[name], printed[rival]
+        if rival == name or one is None or other is None:
+            continue
+        if record.cell.seeds != own.cell.seeds:
+            raise UserError(f"{name} and {rival} have other seeds, so that no differences are paired")
+        gap = one.value - other.value
+        pairs = [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
+        rows.append([rival, f"{gap:+.2f}", *(_ordering(gap, mine, theirs) for mine, theirs in pairs)])
+    head = [f"{name} against", "printed", *(words.partition(",")[0] for words in MODELS.values())]
+    how = f"{name} minus the other, in points, seed by seed."
+    if (count := len(own.seeds)) < LEAST_SEEDS:
+        more = f"Seeds: {count}. Below {LEAST_SEEDS} seeds no interval is given, and a sign is an observation."
+    else:
+        more = "In brackets the 95% interval of Student's t over seeds: where it holds 0, no ordering is shown."
+    return f"{render.markdown(head, rows)}\n\n{how} {more}"
+
+
+def _ordering(printed_gap: float, mine: Sequence[float], theirs: Sequence[float]) -> str:
+    """A measured difference, and how its sign stands to the printed one's."""
+    if not mine or not theirs:
+        return NONE
+    mean, interval, shown = fmean(mine) - fmean(theirs), "", True
+    if len(mine) >= LEAST_SEEDS:
+        mean, low, high = comparison.paired_means(mine, theirs)
+        interval, shown = f" [{low:+.2f}, {high:+.2f}]", low > 0 or high < 0
+    same = "as printed" if (mean > 0) == (printed_gap > 0) else "reversed"
+    return f"{mean:+.2f}{interval}, {same if shown else 'not shown'}"
 
 
 def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:

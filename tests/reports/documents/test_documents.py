@@ -19,6 +19,7 @@ from reports.records import benchmark_rows, comparison
 from reports.records.benchmark_rows import BenchmarkRow
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
+from tests.builders.paper_cells import paper_cells
 from tests.builders.records import record, with_psnr
 
 ONE = {"one": lambda root: f"from {root.name}\n\n- a\n"}
@@ -324,3 +325,36 @@ def test_figures_of_benchmarks_are_drawn_where_a_run_is_committed(tmp_path, monk
     assert [path.name for path in drawn] == ["speedup.png", "scaling.png"]
     assert all(f"images/{path.name}" in benchmarks.section(tmp_path) for path in drawn)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def of_fedcg_table(method, seeds, broadcast):
+    """A record of FedCG's Table 1 on CIFAR-10 with 4 clients."""
+    (cell,) = [
+        c for c in paper_cells("fedcg-table1")
+        if (c.train.dataset, c.train.method, c.train.clients) == ("cifar10", method, 4)
+    ]  # fmt: skip
+    cell = cell.model_copy(update={"seeds": tuple(seeds)})
+    return of_models(record(method, seeds=seeds).model_copy(update={"cell": cell, "id": cell.id}), broadcast)
+
+
+def test_an_ordering_stands_beside_the_printed_one_of_each_model():
+    # FedCG is printed 0.29 above FedAvg and 2.85 above FedSplit.
+    levels = {"fedcg": lambda s: 50.0 + s, "fedavg": lambda s: 51.0 + 0.9 * s, "fedsplit": lambda s: 50.0 + 3 * (s - 2)}
+    records = [of_fedcg_table(method, range(5), level) for method, level in levels.items()]
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in model_accuracy.orderings(records, "FedCG", ["FedCG 1"]).splitlines()
+        if line.startswith("| Fed")
+    }
+    half = 2.776 * 0.1 * 2.5**0.5 / 5**0.5
+    assert rows["FedAvg"][0] == "+0.29"
+    assert rows["FedAvg"][3] == f"-0.80 [{-0.8 - half:+.2f}, {-0.8 + half:+.2f}], reversed"
+    assert rows["FedSplit"][0] == "+2.85"
+    assert rows["FedSplit"][3].endswith("not shown")
+    assert rows["FedSplit"][3].startswith("+2.00 [")
+    one = [of_fedcg_table(method, [100], lambda s: {"fedcg": 52.0}.get(method, 50.0)) for method in levels]  # noqa: B023
+    text = model_accuracy.orderings(one, "FedCG", ["FedCG 1"])
+    assert text.count("+2.00, as printed") == 2
+    assert "Seeds: 1. Below 5 seeds no interval is given" in text
+    with pytest.raises(UserError, match="other seeds"):
+        model_accuracy.orderings([records[0], one[1]], "FedCG", ["FedCG 1"])
