@@ -82,6 +82,7 @@ ATTACKS = {
 # Attacks that state something of a client in place of reconstructing its images (types.Inference).
 INFERENCES = {
     "label-distribution": "attacks.label_distribution:LabelDistribution",
+    "generator-labels": "attacks.generator_labels:GeneratorLabels",
     "membership-inference": "attacks.membership_inference:MembershipInference",
 }
 DEFENSES = {

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 6, "membership-inference": 6}
+INFERRED = {"label-distribution": 6, "generator-labels": 4, "membership-inference": 6}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -234,7 +234,7 @@ def test_an_attack_declares_what_it_needs(name):
 
 def assert_declared(attack):
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    known |= {"gradient", "labels", "classes", "aggregate", "broadcast:classifier", "broadcast:extractor"}
+    known |= {"gradient", "labels", "classes", "aggregate", "broadcast:classifier", "broadcast:extractor", "broadcast:generator"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge

@@ -35,6 +35,15 @@ class Discriminator(Net, Protocol):
 
 
 @runtime_checkable
+class Generator(Net, Protocol):
+    """G: noise and labels, mixed by a linear layer, which a batch norm called "norm0" follows."""
+
+    def before_norm(self, params: Params, noise: Tensor, labels: Tensor) -> Tensor:
+        """What enters that batch norm: noise [B, n], labels [B] -> [B, c, ...]."""
+        ...
+
+
+@runtime_checkable
 class ExtractorWithSlopes(Net, Protocol):
     """An extractor that says how steeply its features depend on the image."""
 

@@ -70,14 +70,19 @@ class Generator:
                 buffers |= state
         return params, buffers
 
+    def before_norm(self, params: Params, noise: Tensor, labels: Tensor) -> Tensor:
+        """The first convolution, up to its batch norm: [B, 512, k, k]."""
+        x = torch.cat([noise, F.embedding(labels, params["embed.weight"])], 1)[:, :, None, None]
+        return _conv_transpose(x, params["up0.weight"], KERNELS[self.side][0])
+
     def apply(
         self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
     ) -> tuple[Tensor, Params]:
         """Imitated features and the batch-norm statistics after the call."""
-        x = torch.cat([noise, F.embedding(labels, params["embed.weight"])], 1)[:, :, None, None]
-        after: Params = {}
+        x, after = self.before_norm(params, noise, labels), Params()
         for i, shape in enumerate(KERNELS[self.side]):
-            x = _conv_transpose(x, params[f"up{i}.weight"], shape)
+            if i > 0:
+                x = _conv_transpose(x, params[f"up{i}.weight"], shape)
             if i < 3:
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state

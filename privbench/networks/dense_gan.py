@@ -48,15 +48,21 @@ class Generator:
             buffers |= {f"norm{i}.mean": torch.zeros(WIDTH), f"norm{i}.var": torch.ones(WIDTH)}
         return params, buffers
 
+    def before_norm(self, params: Params, noise: Tensor, labels: Tensor) -> Tensor:
+        """The first linear layer, up to its batch norm: [B, 512]."""
+        x = torch.cat([noise, torch.eye(self.classes, dtype=noise.dtype, device=noise.device)[labels]], 1)
+        return F.linear(x, params["fc0.weight"], params["fc0.bias"])
+
     def apply(
         self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
     ) -> tuple[Tensor, Params]:
         """Imitated features and the batch-norm statistics after the call."""
-        x = torch.cat([noise, torch.eye(self.classes, dtype=noise.dtype, device=noise.device)[labels]], 1)
-        after: Params = {}
+        x, after = self.before_norm(params, noise, labels), Params()
         for i in range(2):
+            if i > 0:
+                x = F.linear(x, params[f"fc{i}.weight"], params[f"fc{i}.bias"])
             x, after[f"norm{i}.mean"], after[f"norm{i}.var"] = batch_norm(
-                F.linear(x, params[f"fc{i}.weight"], params[f"fc{i}.bias"]),
+                x,
                 params[f"norm{i}.weight"],
                 params[f"norm{i}.bias"],
                 buffers[f"norm{i}.mean"],

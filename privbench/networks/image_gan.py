@@ -56,13 +56,16 @@ class Generator:
         params[f"up{len(WIDTHS) - 1}.bias"] = torch.zeros(self.channels)
         return params, buffers
 
+    def before_norm(self, params: Params, noise: Tensor, labels: Tensor) -> Tensor:
+        """The linear layer, up to its batch norm: [B, 128, 4, 4]."""
+        classes = torch.eye(self.classes, dtype=noise.dtype, device=noise.device)[labels]
+        return F.linear(torch.cat([noise, classes], 1), params["fc.weight"]).unflatten(1, (WIDTHS[0], FIRST, FIRST))
+
     def apply(
         self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
     ) -> tuple[Tensor, Params]:
         """Images, and the batch-norm statistics after the call."""
-        classes = torch.eye(self.classes, dtype=noise.dtype, device=noise.device)[labels]
-        x = F.linear(torch.cat([noise, classes], 1), params["fc.weight"]).unflatten(1, (WIDTHS[0], FIRST, FIRST))
-        after: Params = {}
+        x, after = self.before_norm(params, noise, labels), Params()
         for i in range(len(WIDTHS)):
             x, state = named_norm(x, f"norm{i}", params, buffers, train=train)
             after |= state
