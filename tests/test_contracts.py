@@ -234,7 +234,15 @@ def test_an_attack_declares_what_it_needs(name):
 
 def assert_declared(attack):
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    known |= {"gradient", "labels", "classes", "aggregate", "broadcast:classifier", "broadcast:extractor", "broadcast:generator"}
+    known |= {
+        "gradient",
+        "labels",
+        "classes",
+        "aggregate",
+        "broadcast:classifier",
+        "broadcast:extractor",
+        "broadcast:generator",
+    }
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge
