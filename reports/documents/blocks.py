@@ -139,6 +139,7 @@ BLOCKS: Blocks = {
     CIFAR10: _of_all(CIFAR10, _accuracy_table),
     f"{CIFAR10}-models": _of_all(CIFAR10, model_accuracy.table),
     f"{CIFAR10}-nearest": _of_all(CIFAR10, model_accuracy.nearest, TABLES),
+    f"{CIFAR10}-orderings": _of_all(CIFAR10, model_accuracy.orderings, "FedCG", TABLES),
     f"{CIFAR10}-setting": _of_all(CIFAR10, model_accuracy.schedule),
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
