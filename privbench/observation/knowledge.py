@@ -228,11 +228,14 @@ def pooled(attack: Any, seen: Artifact) -> int | None:
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 
-    In general what it uses is followed by WHERE_SHARED. Gradients and updates of any part are in `knowledge` already.
+    In general what it uses is followed by WHERE_SHARED. What `knowledge` names already is not repeated: gradients and updates of any
+    part, and a part of which an attack needs one form and uses another.
     """
+    named = attack.knowledge.split(" + ")
     names = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
     words = [(use.partition(":")[2] or use).replace("_", " ") for use in names if offered is None or use in offered]
-    return "".join([attack.knowledge, *(f" + {word}{WHERE_SHARED if offered is None else ''}" for word in words)])
+    more = [f" + {word}{WHERE_SHARED if offered is None else ''}" for word in words if word not in named]
+    return "".join([attack.knowledge, *more])
 
 
 def _classification(params: dict[str, Any], buffers: dict[str, Any]) -> Networks:

@@ -9,7 +9,7 @@ from typing import Any
 from privbench.records.schema import AttackRecord, Record
 from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
 from reports.documents.pages import Blocks
-from reports.tables import attack_table, ladder_summary, nearest, report_files, variants
+from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, variants
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication, generator_table, task_table
 
@@ -21,6 +21,7 @@ PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
     "meta",
 )
 DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
+TRAINED, INFERENCE = "published-ladder", "inference"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -115,6 +116,9 @@ BLOCKS: Blocks = {
     LADDER: _of_attacks(LADDER, _text_of(ladder_summary.report)),
     f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
     "make-targets": catalogue.make_targets,
+    INFERENCE: _of_all(INFERENCE, _text_of(inference_table.report)),
+    TRAINED: _of_attacks(TRAINED, _text_of(ladder_summary.report)),
+    f"{TRAINED}-setting": _of_attacks(TRAINED, findings.setting),
     META: _of_all(META, _text_of(task_table.report)),
     f"{META}-attacks": _of_attacks(META, claims.every_attack),
     f"{META}-setting": _of_attacks(META, findings.setting),

@@ -59,5 +59,5 @@ def _against_floor(gain: Interval) -> str:
 def machines(records: Sequence[Record]) -> str:
     """Hardware, torch and date, e.g. "AMD EPYC, 2 cores, torch 2.13.0+cpu, 2026-11-22"."""
     each = [r.environment for r in records]
-    texts = unique(f"{e['machine']}, {e['cores']} cores, torch {e['torch']}" for e in each)
+    texts = unique(f"{e['machine']}, {e['cores']} core{'s' * (e['cores'] != 1)}, torch {e['torch']}" for e in each)
     return f"{'; '.join(texts)}, {span(sorted({e['date'] for e in each}))}"
