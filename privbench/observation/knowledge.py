@@ -228,8 +228,8 @@ def pooled(attack: Any, seen: Artifact) -> int | None:
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 
-    In general what it uses is followed by WHERE_SHARED. What `knowledge` names already is not repeated: gradients and updates of any
-    part, and a part of which an attack needs one form and uses another.
+    In general what it uses is followed by WHERE_SHARED. What `knowledge` names already is not repeated: gradients and updates of
+    any part, and a part of which an attack needs one form and uses another.
     """
     named = attack.knowledge.split(" + ")
     names = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
