@@ -22,6 +22,9 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+from attacks.features import generator_statistics
+from attacks.shadow import trained_federations
+from attacks.shadow.trained_federations import OWN
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
 from privbench.networks.base import Generator
@@ -29,9 +32,10 @@ from privbench.networks.normalisation import BN_MOMENTUM
 from privbench.tensors import Params
 from privbench.types import Artifact, Knowledge, Progress, Statements, no_progress
 
-PART, MEAN = "generator", "norm0.mean"
+MEAN = "norm0.mean"
 DRIFT = 1e-4
 USUAL_BATCH = 16  # images per mini-batch, where the observation does not say
+NNLS_STEPS = 10_000  # far more than so few unknowns take
 EXACT = 1e4  # the weight of "probabilities add up to 1", relative to all other equations together
 
 
@@ -53,20 +57,17 @@ class GeneratorLabels:
 
         UserError where the generator has no running statistics.
         """
-        net, broadcast = artifact.model.net(PART), artifact.buffers.get(PART, {}).get(MEAN)
-        if not isinstance(net, Generator) or MEAN not in artifact.upload_buffers.get(PART, {}):
+        net, broadcast = artifact.model.net(OWN), artifact.buffers.get(OWN, {}).get(MEAN)
+        if not isinstance(net, Generator) or MEAN not in artifact.upload_buffers.get(OWN, {}):
             raise UserError(
                 "the generator has no running statistics before its first batch norm, which would show labels"
             )
         batch = USUAL_BATCH if artifact.training is None else artifact.training.batch
         stated = []
-        for client in artifact.client.unique():
-            row = artifact.upload_of[artifact.client == client][0]
-            params = {name: t[row] for name, t in artifact.uploads[PART].items()}
-            mean = artifact.upload_buffers[PART][MEAN][row]
-            remains = torch.zeros_like(mean) if broadcast is None else broadcast
-            seen = Running(mean, remains, batch)
-            stated.append(distribution(net, params, seen, artifact.model.noise_dim, artifact.model.classes))
+        for client in trained_federations.real(artifact):
+            mean = client.buffers[OWN][MEAN]
+            seen = Running(mean, torch.zeros_like(mean) if broadcast is None else broadcast, batch)
+            stated.append(distribution(net, client.params[OWN], seen, artifact.model.noise_dim, artifact.model.classes))
         return Statements(torch.stack(stated).to(artifact.client.device))
 
 
@@ -79,12 +80,13 @@ class Running(NamedTuple):
 
 
 def distribution(net: Generator, params: Params, seen: Running, noise: int, classes: int) -> Tensor:
-    """The label distribution [Y] float64 behind a running mean; uniform where nothing was trained."""
+    """The label distribution [Y] float64 behind a running mean; uniform where nothing was trained, or what was is no network."""
     uniform = torch.full((classes,), 1 / classes, dtype=torch.float64)
-    if not bool(seen.mean.any()) or not bool(seen.mean.isfinite().all()):
-        return uniform
-    by_class, mixing = linear_map(net, params, noise, classes)
+    by_class, mixing = generator_statistics.linear_map(net, params, noise, classes)
     covariance = mixing.T @ mixing
+    sound = all(bool(t.isfinite().all()) for t in (seen.mean, by_class, covariance))
+    if not sound or not bool(seen.mean.any()) or not bool(covariance.any()):
+        return uniform
     drift = DRIFT * covariance.diagonal()
     errors = covariance / (seen.batch * (2 - BN_MOMENTUM) / BN_MOMENTUM)
     whiten = torch.linalg.cholesky(errors + drift.clamp_min(float(drift.max()) * DRIFT).diag())
@@ -94,19 +96,8 @@ def distribution(net: Generator, params: Params, seen: Running, noise: int, clas
         torch.linalg.solve_triangular(whiten, t.T, upper=False).numpy() for t in (torch.cat(columns), mean)
     )
     exact = EXACT * float(np.linalg.norm(equations))
-    shares, _ = nnls(np.vstack([equations, np.full((1, equations.shape[1]), exact)]), np.append(values, exact))
+    shares, _ = nnls(
+        np.vstack([equations, np.full((1, equations.shape[1]), exact)]), np.append(values, exact), maxiter=NNLS_STEPS
+    )
     own = torch.from_numpy(shares[:classes])
     return own / own.sum() if float(own.sum()) > 0 else uniform
-
-
-def linear_map(net: Generator, params: Params, noise: int, classes: int) -> tuple[Tensor, Tensor]:
-    """(mu [Y, c], A' [n, c]) of what enters the first batch norm, mean over places, on the CPU in float64."""
-    params = {name: t.cpu().double() for name, t in params.items()}
-
-    def entering(z: Tensor, labels: Tensor) -> Tensor:
-        a = net.before_norm(params, z, labels)
-        return a.reshape(*a.shape[:2], -1).mean(2)
-
-    by_class = entering(torch.zeros(classes, noise, dtype=torch.float64), torch.arange(classes))
-    first = torch.zeros(noise, dtype=torch.int64)
-    return by_class, entering(torch.eye(noise, dtype=torch.float64), first) - by_class[0]

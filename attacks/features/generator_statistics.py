@@ -1,11 +1,15 @@
-"""The moments per channel of what a client's uploaded generator makes of some labels: mu and sigma^2 of FedCG's Eq. 8."""
+"""Moments of a client's uploaded generator: mu and sigma^2 per channel of what it makes of some labels (FedCG, Eq. 8), and
+what enters its first batch norm.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from privbench.networks.base import Generator
 from privbench.seeds import stream
+from privbench.tensors import Params
 from privbench.types import Artifact
 
 DRAWS = 256  # generator samples behind mu and sigma
@@ -31,3 +35,16 @@ def _statistics(artifact: Artifact, client: int, classes: tuple[int, ...], seed:
         h, _ = artifact.model.net("generator").apply(params, buffers, z.to(device), y, train=False)
     channels = h.double().transpose(0, 1).flatten(1)
     return channels.mean(1), channels.var(1, unbiased=False)
+
+
+def linear_map(net: Generator, params: Params, noise: int, classes: int) -> tuple[Tensor, Tensor]:
+    """(mu [Y, c], A' [n, c]) of what enters the first batch norm, mean over places, on the CPU in float64."""
+    params = {name: t.cpu().double() for name, t in params.items()}
+
+    def entering(z: Tensor, labels: Tensor) -> Tensor:
+        a = net.before_norm(params, z, labels)
+        return a.reshape(*a.shape[:2], -1).mean(2)
+
+    by_class = entering(torch.zeros(classes, noise, dtype=torch.float64), torch.arange(classes))
+    first = torch.zeros(noise, dtype=torch.int64)
+    return by_class, entering(torch.eye(noise, dtype=torch.float64), first) - by_class[0]

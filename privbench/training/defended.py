@@ -18,6 +18,7 @@ from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import Optimiser, Schedule, TrainSpec, optimiser
 from privbench.tensors import Parts
+from privbench.training import phase_plans
 from privbench.training.engine import LocalDefense
 from privbench.training.state import Setup
 
@@ -29,8 +30,7 @@ def facts(method: Method, schedule: Schedule, examples: int, rounds: int, sends_
     if shape is not None:
         batch, epoch = min(batch, shape.support), shape.support
     for phase in method.client():
-        epochs = 1 if schedule.client_steps else int(getattr(schedule, phase.length))
-        steps = epochs * (schedule.client_steps or math.ceil(epoch / batch))
+        steps = phase_plans.epochs(phase, schedule) * (schedule.client_steps or math.ceil(epoch / batch))
         stages += [StageFacts(s.name, s.trains, s.reads, batch, steps) for s in phase.stages]
     besides = ["number of training images", "validation accuracy"]
     besides += ["classes of its images"] if shape is not None else []

@@ -18,7 +18,7 @@ from privbench.methods.base import Phase, RoundClock
 from privbench.system import cpu, side_by_side
 from privbench.training import defended
 from privbench.training.engine import UNDEFENDED, PhaseRun, StageContext, run_alone, run_stacked
-from privbench.training.phase_plans import client_plan, features_of, length, of_round
+from privbench.training.phase_plans import client_plan, epochs, features_of, of_round
 from privbench.training.state import Replica, Setup
 from privbench.types import Progress, no_progress
 
@@ -37,14 +37,11 @@ class Learner(NamedTuple):
     server: Replica  # the broadcast, as it was received
     replica: Replica  # its networks, which training replaces
 
-    def epochs(self, phase: Phase) -> int:
-        """How many epochs its phase lasts."""
-        schedule = self.setup.spec.schedule
-        return 1 if schedule.client_steps else length(phase, schedule)
-
     def steps(self, round_: int, phases: Sequence[Phase]) -> int:
         """How many mini-batches it takes in a round."""
-        return of_round(self.setup, self.k, round_).steps * sum(map(self.epochs, phases))
+        return of_round(self.setup, self.k, round_).steps * sum(
+            epochs(each, self.setup.spec.schedule) for each in phases
+        )
 
     def by_itself(self) -> Learner:
         """The same without what is of other clients alone, as it travels to a process."""
@@ -72,7 +69,8 @@ def run(
     Gives each stage's mean losses of the last epoch, one per client. In a long run, clients that train alone do so side by side, as
     far as there are threads for it.
     """
-    at_once = min(cpu.threads(torch.get_num_threads()), len(learners))
+    on_cpu = learners[0].setup.device.type == "cpu"
+    at_once = min(cpu.threads(torch.get_num_threads()), len(learners)) if on_cpu else 1
     if execution == "stacked" or at_once == 1 or not _is_long(learners, round_, phases):
         return _here(learners, round_, phases, execution, progress, undefended=undefended)
     rounds, title = learners[0].setup.spec.schedule.rounds, learners[0].setup.spec.method
@@ -128,9 +126,9 @@ def _here(
     for phase in phases:
         job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase))
         features = [features_of(one.setup, one.k, one.replica) if phase.features else None for one in learners]
-        epochs = learners[0].epochs(phase)
-        for epoch in range(epochs):
-            what = f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
+        count = epochs(phase, setup.spec.schedule)
+        for epoch in range(count):
+            what = f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{count}"
             progress(clock.round - 1, clock.rounds, what)
             plans = [
                 client_plan(one.setup, one.k, round_, phase, epoch, own)

@@ -30,6 +30,11 @@ def length(phase: Phase, schedule: Schedule) -> int:
     return int(getattr(schedule, phase.length))
 
 
+def epochs(phase: Phase, schedule: Schedule) -> int:
+    """How many epochs a client's phase lasts; one, of so many steps, where the schedule names `client_steps`."""
+    return 1 if schedule.client_steps else length(phase, schedule)
+
+
 def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | None = None) -> Tensor:
     """Indices [steps, batch] from one shuffle after another; by default the steps of one epoch, ceil(samples / batch).
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from attacks.generator_labels import MEAN, GeneratorLabels, Running, distribution, linear_map
+from attacks.features.generator_statistics import linear_map
+from attacks.generator_labels import MEAN, GeneratorLabels, Running, distribution
 from privbench import presets
 from privbench.errors import UserError
 from privbench.networks.base import Generator
@@ -65,6 +66,9 @@ def test_a_generator_that_was_not_trained_or_is_no_number_shows_nothing(value):
     net, params, buffers, noise = generator("conv")
     running = Running(torch.full_like(buffers[MEAN], value), buffers[MEAN], 16)
     assert torch.equal(distribution(net, params, running, noise, 10), UNIFORM)
+    broken = {name: torch.full_like(t, value) for name, t in params.items()}
+    running = Running(torch.ones_like(buffers[MEAN]), buffers[MEAN], 16)
+    assert torch.equal(distribution(net, broken, running, noise, 10), UNIFORM)
 
 
 def uneven(images, clients=2):
