@@ -1,6 +1,4 @@
-"""Moments of a client's uploaded generator: mu and sigma^2 per channel of what it makes of some labels (FedCG, Eq. 8), and
-what enters its first batch norm.
-"""
+"""Moments of an uploaded generator: mu and sigma^2 of what it makes (FedCG, Eq. 8), and what enters its first batch norm."""
 
 from __future__ import annotations
 
