@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from PIL import Image
 
 from privbench import presets, registry
 from privbench.errors import UserError
@@ -14,9 +15,10 @@ from privbench.records import record_lines
 from privbench.training.history import ModelAccuracy
 from reports.documents import __main__ as command
 from reports.documents import benchmarks, catalogue, findings, images, model_accuracy, pages, published
-from reports.documents.blocks import BLOCKS, FEDAVG, PHOTOS, PRIVATE, STRONG_NOISE, WEAK_NOISE
+from reports.documents.blocks import BLOCKS, FEDAVG, LADDER, PHOTOS, PRIVATE, STRONG_NOISE, WEAK_NOISE
 from reports.records import benchmark_rows, comparison
 from reports.records.benchmark_rows import BenchmarkRow
+from reports.records.labels import label
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
 from tests.builders.paper_cells import paper_cells
@@ -358,3 +360,20 @@ def test_an_ordering_stands_beside_the_printed_one_of_each_model():
     assert "Seeds: 1. Below 5 seeds no interval is given" in text
     with pytest.raises(UserError, match="other seeds"):
         model_accuracy.orderings([records[0], one[1]], "FedCG", ["FedCG 1"])
+
+
+@pytest.mark.parametrize(("picture", "table"), [("photos-grid", PHOTOS), ("photos-fedcg-ladder", LADDER)])
+def test_a_picture_of_reconstructions_is_of_the_attacks_whose_records_are_published(picture, table, repository):
+    """Up to half a decibel, which another processor may make of the last digits of a descent."""
+    measured = {
+        f"{label(r.cell)}, {r.attack}": [v.psnr_db for v in next(s for s in r.seeds if s.seed == 100).victims]
+        for r in published.attacked(repository, table)
+        if r.cell.round == "best"
+    }
+    with Image.open(repository / images.FOLDER / f"{picture}.png") as image:
+        lines = image.info["Description"].splitlines()
+    assert len(lines) >= 5
+    for line in lines:
+        name, _, numbers = line.removesuffix(" dB").rpartition(": ")
+        shown = [float(number) for number in numbers.split(", ")]
+        assert shown == pytest.approx(measured[name][: len(shown)], abs=0.5), line
