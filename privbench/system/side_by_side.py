@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -32,17 +32,18 @@ def call_each(
     arguments: Sequence[tuple[Any, ...]],
     processes: int,
     ended: Callable[[int], None],
-    prepare: Callable[[], None],
+    prepare: Callable[..., None],
+    *prepared: Hashable,
 ) -> list[Result]:
     """[function(*each) for each in arguments], so many at a time, each with one thread of torch.
 
-    `prepare` is called once in each new process; `ended` here after each call, with how many have ended. An error of a call is
-    raised, and ends the others. A call whose process dies, as for want of memory, is made again in this one. All of it must
-    pickle (pickle or cloudpickle).
+    `prepare(*prepared)` is called once in each new process; all processes are new where these differ from the last time's. `ended`
+    is called here after each call, with how many have ended. An error of a call is raised, and ends the others. A call whose
+    process dies, as for want of memory, is made again in this one. All of it must pickle (pickle or cloudpickle).
     """
     with interrupts.delayed(), interrupts.unheard_by_children():
         executor = get_reusable_executor(
-            processes, timeout=IDLE_SECONDS, initializer=_begin, initargs=(os.getpid(), prepare)
+            processes, timeout=IDLE_SECONDS, initializer=_begin, initargs=(os.getpid(), prepare, *prepared)
         )
         calls = [executor.submit(function, *each) for each in arguments]
     try:
@@ -59,14 +60,14 @@ def call_each(
     ]
 
 
-def _begin(asker: int, prepare: Callable[[], None]) -> None:
+def _begin(asker: int, prepare: Callable[..., None], *prepared: Hashable) -> None:
     """Of a new process: the one that asked decides when it stops, and it does not outlive that one."""
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(asker,), daemon=True).start()
     torch.set_num_threads(1)
-    prepare()
+    prepare(*prepared)
 
 
 def _end_with(asker: int) -> None:

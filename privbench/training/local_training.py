@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -25,8 +24,9 @@ from privbench.types import Progress, no_progress
 Execution = Literal["alone", "stacked"]
 ENGINES = {"alone": run_alone, "stacked": run_stacked}
 Losses = dict[str, list[float]]  # by stage
-# Mini-batches of all clients from which on processes are worth what they cost: a start of seconds, and what travels each round.
-LONG_RUN, LONG_ROUND = 3_000, 100
+# Mini-batches of all clients from which on processes are worth what they cost: a start of some four seconds, and each round what
+# travels. Rounds of the quick preset have some 400, and are faster without; those of the published setting have more than 10,000.
+LONG_RUN, LONG_ROUND = 20_000, 2_000
 
 
 class Learner(NamedTuple):
@@ -80,10 +80,10 @@ def run(
 
     progress(round_ - 1, rounds, f"{title} {len(learners)} clients, {at_once} at a time")
     each = [(one.by_itself(), round_, phases, undefended) for one in learners]
-    prepare = partial(_prepare, trust.added(), torch.get_default_dtype())
+    prepared = trust.added(), torch.get_default_dtype()
     losses: Losses = {}
     for learner, (replica, own) in zip(
-        learners, side_by_side.call_each(_elsewhere, each, at_once, ended, prepare), strict=True
+        learners, side_by_side.call_each(_elsewhere, each, at_once, ended, _prepare, *prepared), strict=True
     ):
         learner.replica.take(replica)
         for stage, values in own.items():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loky import get_reusable_executor
 
 from privbench import presets
 from privbench.errors import UserError
@@ -13,13 +14,14 @@ from tests.builders.federations import digits_federation
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Makes every round long enough for processes; how many calls each round made in them."""
+    """Makes every round long enough for processes; gives of each round the calls, how many at a time, and the processes."""
     counts = []
     call_each = side_by_side.call_each
 
-    def counted(function, arguments, processes, ended, prepare):
-        counts.append((len(arguments), processes))
-        return call_each(function, arguments, processes, ended, prepare)
+    def counted(function, arguments, processes, *rest):
+        results = call_each(function, arguments, processes, *rest)
+        counts.append((len(arguments), processes, set(get_reusable_executor(reuse=True)._processes)))
+        return results
 
     monkeypatch.setattr(local_training, "LONG_ROUND", 0)
     monkeypatch.setattr(local_training, "LONG_RUN", 0)
@@ -69,7 +71,10 @@ def test_clients_in_processes_have_the_numbers_of_clients_one_after_the_other(
     method, defense, where, rounds, settings, calls, monkeypatch
 ):
     apart = dict(everything(trained(monkeypatch, 2, method, defense, where, rounds, settings)))
-    assert (3, 2) in calls
+    assert {(clients, at_once) for clients, at_once, _ in calls} == {(3, 2)}
+    # Processes stay from round to round: a start takes as long as many mini-batches.
+    assert len(calls[0][2]) == 2
+    assert all(each == calls[0][2] for *_, each in calls)
     before = len(calls)
     together = dict(everything(trained(monkeypatch, 1, method, defense, where, rounds, settings)))
     assert len(calls) == before
