@@ -38,7 +38,7 @@ help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@printf '%s\n' '' \
 	  'Settings of attack-table and ladder:' \
-	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
+	  '  PRESET=smoke|quick|standard|paper (now: $(PRESET))' \
 	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),embedded ones))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \

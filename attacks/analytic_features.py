@@ -61,7 +61,8 @@ class AnalyticFeatures:
         prior = inversion.usual(artifact.image_shape, artifact.model.classes, h)
         net = knowledge.initial.params["extractor"]
         end = inversion.invert(
-            artifact.model, [net], prior, h, y, variance, exact=exact, steps=self.steps, mask=mask, progress=progress
-        )
+            artifact.model, [[net]] * len(h), prior, h, y, variance,
+            exact=exact, steps=self.steps, mask=mask, progress=progress,
+        )  # fmt: skip
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)

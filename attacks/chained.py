@@ -28,7 +28,8 @@ class Chained:
     """The private extractor followed from round 0 by what the server kept of each round, then inverted (this suite)."""
 
     fit_steps: Count = 200  # of each round's calibration
-    find_steps: Count = 80  # of the kept images, in each round
+    find_steps: Count = 80  # of the kept images, in the first round
+    again_steps: Count = 30  # of these in each later round, from where they were
     steps: Count = 100  # of the inversion
     scale: Positive = 1.0  # of the prior of the weights, relative to their size in the round before
     refine_steps: CountOrZero = 120  # of the last fit's refinement by the victims' uploads; 0: none
@@ -42,9 +43,11 @@ class Chained:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # The victims' uploads refine the last fit.
     pools: ClassVar[bool] = True
-    # 2: refined by the client's other uploads
-    revision: ClassVar[int] = 2
-    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5, "refine_steps": 5}}
+    # 2: refined by the client's other uploads; 3: kept images are found from where they were
+    revision: ClassVar[int] = 3
+    presets: ClassVar[Presets] = {
+        "smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5, "again_steps": 5, "refine_steps": 5}
+    }
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -67,5 +70,5 @@ class Chained:
             end, outcome = selection.class_means(view), torch.full_like(view.client, Outcome.GAVE_UP)
             return batched.reconstruction(end, 1, view.labels[:, None])._replace(outcome=outcome)
         initial = {n: t.to(view.h.device) for n, t in knowledge.initial.params["extractor"].items()}
-        fits = chain.followed(how, view, read, initial, self.find_steps, self.refine_steps, progress)
+        fits = chain.followed(how, view, read, initial, self.find_steps, self.again_steps, self.refine_steps, progress)
         return calibrated_extractors.ended(view, fits, self.steps, progress)

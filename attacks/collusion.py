@@ -4,10 +4,13 @@ In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_ex
 not an extractor, and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a
 surrogate is inverted is decided by the shadow validation, in which a shadow client colludes.
 
-The colluder also gives its training images, which join the auxiliary ones. Every attacked client has a colluder of its own,
-who knows nothing of the others' images: so each client's victims are attacked by themselves.
+The colluder also gives its training images. Every attacked client has a colluder of its own, who knows nothing of the others'
+images: so each client's victims are attacked by themselves, through surrogates for which these images join the auxiliary ones.
+The shadow validation has the auxiliary images alone. It is made once for all clients, and for all attacks with these recipes.
 """
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,10 +19,12 @@ import torch
 from attacks.common import failed_uploads
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes, shadow_federation
+from attacks.shadow.selection import Choice
 from attacks.shadow.settings import SHORT, AlignedSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack, of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.types import Artifact, Batch, Colluder, Knowledge, Presets, Progress, Reconstruction, no_progress
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Collusion(AlignedSettings):
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
-    revision: ClassVar[int] = 3  # 3: the colluder's images
+    # 3: the colluder's images; 4: one shadow validation, without them, for all clients
+    revision: ClassVar[int] = 4
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -50,6 +56,13 @@ class Collusion(AlignedSettings):
     def _by_client(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         assert knowledge.colluder is not None, "the needs name the colluder"
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
+        everyone = {client: colluder.params["extractor"] for client, colluder in knowledge.colluder.items()}
+
+        @functools.cache
+        def chosen() -> Choice:
+            real = shadow_federation.real(artifact, knowledge, seed, "Collusion")
+            return self.attack(everyone).choice(real, artifact.round, seed, knowledge, progress)
+
         parts = []
         for client in shadow_federation.clients_of(artifact.client):
             rows = torch.nonzero(artifact.client == client)[:, 0]
@@ -57,11 +70,11 @@ class Collusion(AlignedSettings):
             pairs = zip(knowledge.auxiliary, colluder.images, strict=True)
             images = Batch(*(torch.cat([auxiliary, more.to(auxiliary)]) for auxiliary, more in pairs))
             with_colluder = replace(knowledge, auxiliary=images, colluder={client: colluder})
-            attack = self.attack(client, colluder)
+            attack = replace(self.attack({client: everyone[client]}), chosen=chosen)
             parts.append((rows, attack.of_single(artifact.select(rows), with_colluder, seed, progress)))
         return failed_uploads.joined(parts)
 
-    def attack(self, client: int, colluder: Colluder) -> SurrogateAttack:
-        """The colluder's extractor, which may be the client's own, and three recipes."""
+    def attack(self, extractors: Mapping[int, Params]) -> SurrogateAttack:
+        """The extractors of colluders, attacked client -> network, each of which may be the client's own, and three recipes."""
         chosen_from = (recipes.surrogates(self), alignment.aligned(self), recipes.of_colluders(self))
-        return SurrogateAttack("Collusion", self, chosen_from, extractors={client: colluder.params["extractor"]})
+        return SurrogateAttack("Collusion", self, chosen_from, extractors=extractors)

@@ -1,7 +1,8 @@
-"""Presets: the specification of a method, a data set and an attack under `smoke`, `quick` or `paper`.
+"""Presets: the specification of a method, a data set and an attack under `smoke`, `quick`, `standard` or `paper`.
 
 `paper` is the published schedule (FedCG 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay 1e-4, server
-distillation of 2,000 steps; NFL-CGAN and FedMD-CG have their protocols, privbench/data/paper_setup.py). `quick` is ours: few
+distillation of 2,000 steps; NFL-CGAN and FedMD-CG have their protocols, privbench/data/paper_setup.py). `standard` is that with a
+quarter of the rounds (docs/results/published-cifar10.md says what this changes). `quick` is ours: few
 rounds at a higher learning rate, so that the sigmoid LeNet leaves its plateau. `smoke` runs in seconds and says nothing
 about accuracy.
 """
@@ -16,9 +17,12 @@ from privbench import data, registry
 from privbench.data import client_shares, partition
 from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
 from privbench.errors import UserError
-from privbench.spec import SGD, Adam, CellSpec, Schedule, TrainSpec, checked, nearest
+from privbench.spec import FULL_ROUNDS, SGD, Adam, CellSpec, Schedule, TrainSpec, checked, nearest
 
-PRESETS = ("smoke", "quick", "paper")
+PRESETS = ("smoke", "quick", "standard", "paper")
+# Those with the papers' layouts, settings and schedules, up to the number of rounds.
+AS_PUBLISHED = ("standard", "paper")
+STANDARD_SHARE = 4  # one in so many of the published rounds
 OPTIMISERS = ("task", "generator", "server")
 # What `changed` takes: every field of a schedule, and every setting of its optimisers.
 SCHEDULE_NAMES = (
@@ -44,9 +48,10 @@ SCHEDULES = {
 }  # fmt: skip
 FIRST_SEED = 100  # of everything that is published; whatever is tuned or tried is tuned on seeds below
 SEEDS = {
-    preset: tuple(range(FIRST_SEED, FIRST_SEED + count)) for preset, count in (("smoke", 1), ("quick", 2), ("paper", 5))
+    preset: tuple(range(FIRST_SEED, FIRST_SEED + count))
+    for preset, count in (("smoke", 1), ("quick", 2), ("standard", 5), ("paper", 5))
 }
-VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
+VICTIMS = {"smoke": 2, "quick": 16, "standard": 64, "paper": 64}  # per seed
 # NFL-CGAN's and FedMD-CG's published schedules where they are not FedCG's. Neither paper names an early stop, so that all rounds
 # are trained; FedMD-CG's ramp ends with the last. FedMD-CG searches the SGD rate over 0.01, 0.05 and 0.08 and does not say which is
 # whose: 0.05 unless searched.
@@ -113,13 +118,13 @@ def train_spec(
     """The preset's specification for one method and data set.
 
     Args:
-        preset: "smoke", "quick" or "paper".
+        preset: "smoke", "quick", "standard" or "paper".
         dataset: Its name.
         method: Its name.
         equal_work: See `schedule_of`.
         changes: Fields of the schedule in place of the preset's (`changed`).
         **chosen: Other fields of TrainSpec in place of the preset's, None for each that stays. Without a `partition`, `omega` or
-            `min_per_client` ask for "dirichlet". `protocol` is FedCG's unless chosen, in the paper preset the method's own.
+            `min_per_client` ask for "dirichlet". `protocol` is FedCG's unless chosen; as published (AS_PUBLISHED) the method's own.
 
     Raises:
         UserError: A name that is no field, a value that is none for its field, or choices that exclude each other.
@@ -127,7 +132,7 @@ def train_spec(
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    usual = OF_METHOD.get(method, "fedcg") if preset == "paper" else "fedcg"
+    usual = OF_METHOD.get(method, "fedcg") if preset in AS_PUBLISHED else "fedcg"
     protocol = chosen.get("protocol", usual)
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, PROTOCOLS)}")
@@ -136,7 +141,7 @@ def train_spec(
     )
     registry.check_backbone(backbone, image_size)
     schedule = schedule_of(preset, dataset, method, backbone, protocol, equal_work=equal_work)
-    settings = {} if preset == "paper" else QUICK_METHOD_SETTINGS.get(method, {})
+    settings = {} if preset in AS_PUBLISHED else QUICK_METHOD_SETTINGS.get(method, {})
     fields = {
         "content": data.content(dataset),
         "flip": PROTOCOLS[protocol].flip,
@@ -164,9 +169,9 @@ def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any])
         clients = len(chosen["domains"])
     if how == "domain" and partitioned != "domain":
         most = partition.POOLED_PER_CLIENT.get(dataset, most)
-    limits = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": most}
+    limits = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000)}
     # Whole classes: fewer images of each would leave no tasks.
-    usual = most if partitioned == "classes" else min(limits[preset], most)
+    usual = most if partitioned == "classes" else min(limits.get(preset, most), most)
     per_client = chosen.get("per_client", usual)
     if partitioned == "dirichlet":
         omega = client_shares.OMEGA if omega is None else omega
@@ -185,12 +190,14 @@ def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any])
 def schedule_of(
     preset: str, dataset: str, method: str, backbone: str, protocol: str, *, equal_work: bool = False
 ) -> dict[str, Any]:
-    """The fields of the schedule that a method has in a preset.
+    """The fields of the schedule that a method has in a preset; in the standard preset `shortened` from the paper preset's.
 
     In the paper preset it is the protocol's, but NFL-CGAN and FedMD-CG keep their own under any protocol: FedMD-CG's clients then
     take 20 x 64 = 1,280 images a round where FedCG's take 20 epochs. With `equal_work` every method goes through as many images a
     round as the protocol says, on the clients and on the server; its batch, optimisers and patience stay its own.
     """
+    if preset == "standard":
+        return shortened(schedule_of("paper", dataset, method, backbone, protocol, equal_work=equal_work))
     common = SCHEDULES[preset].model_dump() | (QUICK_BACKBONES.get(backbone, {}) if preset == "quick" else {})
     if preset != "paper":
         return common | (QUICK_METHOD_SCHEDULES.get(method, {}) if preset == "quick" else {})
@@ -208,6 +215,14 @@ def schedule_of(
             for name in ("client_steps", "server_steps")
         }
     return method_fields
+
+
+def shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a published schedule as the standard preset has them: a quarter of the rounds, rounded up, and no early stop."""
+    if "rounds" not in fields:
+        return dict(fields)
+    rounds = math.ceil(fields["rounds"] / STANDARD_SHARE)
+    return {**fields, "rounds": rounds, "patience": rounds}
 
 
 def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -267,16 +282,20 @@ def settings_of_attack(preset: str, attack: str, backbone: str = "lenet5") -> di
     """What an attack's class sets otherwise in a preset than by default; a slow backbone has a preset of its own there."""
     slow = preset == "quick" and backbone in SLOW_BACKBONES
     presets = getattr(registry.resolve("attack", attack), "presets", {})
-    return dict(presets.get("quick-slow" if slow else preset, {}))
+    name = "quick-slow" if slow else "paper" if preset in AS_PUBLISHED else preset
+    return dict(presets.get(name, {}))
 
 
-def _other_images(attack: str | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _other_images(attack: str | None, preset: str, rounds: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a cell about images that are no victims, for an attack that needs them; nothing for all others.
 
-    By default as many images as fill whole batches and are at least KNOWN_IMAGES, or UPLOADS_PER_ROUND.
+    By default as many images as fill whole batches and are at least KNOWN_IMAGES, or UPLOADS_PER_ROUND. As published the observed
+    rounds are by default those that a run keeps: to train others again takes minutes each.
     """
     needs = frozenset() if attack is None else registry.resolve("attack", attack).needs
     batch, fields = chosen.get("batch_size", 1), dict[str, Any]()
+    if preset in AS_PUBLISHED:
+        chosen = {"observed_rounds": tuple(r for r in FULL_ROUNDS if r <= rounds), **chosen}
     for need, count, least, other in (
         ("known", "known_images", KNOWN_IMAGES, "known_quality_db"),
         ("rounds", "uploads_per_round", UPLOADS_PER_ROUND, "observed_rounds"),
@@ -301,7 +320,7 @@ def cell_spec(
     """The preset's cell for one training specification and attack, or None.
 
     Args:
-        preset: "smoke", "quick" or "paper".
+        preset: "smoke", "quick", "standard" or "paper".
         train: What is trained; its seed is replaced.
         attack: Its name; None for an accuracy cell.
         seeds: How many, as `seeds_of` takes it.
@@ -331,7 +350,7 @@ def cell_spec(
         "victims": chosen.get("victims") or usual,
         "attack_revision": 0 if attack is None else registry.revision(attack),
         "active": attack is not None and registry.is_active(attack),
-        **_other_images(attack, chosen),
+        **_other_images(attack, preset, train.schedule.rounds, chosen),
     }
     kept, last = max(fields["observed_rounds"] or (0,)), train.schedule.rounds
     if kept > last:

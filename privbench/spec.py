@@ -104,6 +104,10 @@ def optimiser(written: Mapping[str, Any]) -> Optimiser:
     return SGD(**setting) if "kind" in setting else Adam(**setting)
 
 
+# After which a long run keeps its whole state, besides that of the best round and the last.
+FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
+
+
 class Schedule(Strict):
     """How long and how fast a method trains."""
 

@@ -167,6 +167,7 @@ SHORT = {
     "fit_steps": 2,
     "refine_steps": 2,
     "find_steps": 2,
+    "again_steps": 2,
 }
 
 

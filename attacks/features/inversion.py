@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import batched, lbfgs, priors
+from attacks.common import batched, priors
+from attacks.features import several_networks
 from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Batch, Progress, no_progress
@@ -69,7 +70,7 @@ def undone(model: Model, features: Tensor) -> Tensor:
 
 def invert(  # noqa: PLR0913 (the terms of one objective)
     model: Model,
-    extractors: Sequence[Params],
+    extractors: Sequence[Sequence[Params]],
     prior: ClassPrior,
     h: Tensor,
     labels: Tensor,
@@ -80,17 +81,16 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     mask: Tensor | None = None,
     progress: Progress = no_progress,
 ) -> batched.Descent:
-    """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
+    """The most probable image of each h [n, c, s, s] given its extractors [n][M], label [n] and error variance [n].
 
-    `mask` [n, c, s, s] bool says which features are used, by default all.
+    Where the variance is infinite, that is the class mean. `mask` [n, c, s, s] bool says which features are used, by default all.
     Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
     """
     net = model.net("extractor")
-    networks = [{name: t.to(h) for name, t in params.items()} for params in extractors]
     through = partial(undone, model) if exact else torch.nn.Identity()
     side = prior.gaussian.variance.shape
 
-    def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
+    def objective(z: Tensor, data: batched.Data, networks: list[Params]) -> Tensor:
         x = image(prior, z, data["mean"]).view(1, *side)
         each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in networks]
         gaps = [(gap if mask is None else gap * data["mask"]).sum() for gap in each]
@@ -102,7 +102,9 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     data = {"h": target, "mean": prior.means[labels], "precision": 1 / variance}
     data |= {} if mask is None else {"mask": mask}
     start = torch.zeros_like(data["mean"])
-    end = lbfgs.minimise(objective, start, data, steps=steps, progress=progress, what="feature inversion")
+    end = several_networks.minimise(
+        objective, extractors, start, data, steps=steps, progress=progress, what="feature inversion"
+    )
     return end._replace(x=images_of(prior, end.x, labels))
 
 

@@ -93,19 +93,11 @@ def by_extractors(
     steps: int,
     progress: Progress,
 ) -> batched.Descent:
-    """attacks/features/inversion.py for all victims that a server sees, those with the same extractors together; `variance` [V]."""
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for row, victim in enumerate(view.victim.tolist()):
-        alike.setdefault(tuple(id(params) for params in nets[victim]), []).append(row)
-    parts = []
-    for group in alike.values():
-        rows = torch.tensor(group, device=view.h.device)
-        end = inversion.invert(
-            view.model, nets[int(view.victim[group[0]])], prior, view.h[rows], view.labels[rows], variance[rows],
-            exact=exact, steps=steps, mask=None if view.known is None else view.known[rows], progress=progress,
-        )  # fmt: skip
-        parts.append((rows, end))
-    return batched.joined(parts)
+    """attacks/features/inversion.py for all victims that a server sees, each through its extractors; `variance` [V]."""
+    return inversion.invert(
+        view.model, [nets[victim] for victim in view.victim.tolist()], prior, view.h, view.labels, variance,
+        exact=exact, steps=steps, mask=view.known, progress=progress,
+    )  # fmt: skip
 
 
 def check_features(artifact: Artifact, who: str) -> None:

@@ -49,6 +49,8 @@ class SurrogateAttack:
     extractors: Mapping[int, Params] = field(
         default_factory=dict
     )  # attacked client -> an extractor that may be its own
+    # The recipe and tau in place of this attack's own choice, asked only where extractors are not known.
+    chosen: Callable[[], Choice] | None = None
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -96,6 +98,8 @@ class SurrogateAttack:
 
     def choice(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress) -> Choice:
         """The recipe and tau that serve best in the shadow, or the challenger where that explains the victims' features better."""
+        if self.chosen is not None:
+            return self.chosen()
         # The recipes are validated as by an attacker without the initial networks, who has the same.
         without = replace(knowledge, initial=None)
         lower = selection.best_of(self.recipes, self.settings.steps, real, round_, seed, without, progress)

@@ -22,7 +22,13 @@ Partition = Annotated[
         help="iid, domain (one per client), classes (of its own per client) or dirichlet; default as published for the data set.",
     ),
 ]
-Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
+Preset = Annotated[
+    str,
+    typer.Option(
+        help="smoke (seconds), quick (minutes, not the published schedule), standard (hours, a quarter of the published rounds) "
+        "or paper."
+    ),
+]
 Protocol = Annotated[
     str | None,
     typer.Option(

@@ -236,7 +236,10 @@ class AttackOptions:
     ] = None
     observed_rounds: Annotated[
         str | None,
-        typer.Option(help="Rounds whose uploads the server kept, e.g. 0,1,5, for chained; default 0,1,2,4,8,..."),
+        typer.Option(
+            help="Rounds whose uploads the server kept, e.g. 0,1,5, for chained; default 0,1,2,4,8,..., and in the presets "
+            "standard and paper those that a run keeps."
+        ),
     ] = None
     uploads_per_round: Annotated[
         int | None,

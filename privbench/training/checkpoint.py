@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from privbench.errors import Damaged, UserError
-from privbench.spec import TrainSpec
+from privbench.spec import FULL_ROUNDS, TrainSpec
 from privbench.system import files
 from privbench.training import training_files
 from privbench.training.history import best_round
@@ -42,8 +42,7 @@ CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
 )
 LOG = logging.getLogger("privbench")
 # Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
-LONG = 50
-FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
+LONG = 20
 
 
 def save(folder: Path, spec: TrainSpec, state: State) -> None:

@@ -144,6 +144,7 @@ BLOCKS: Blocks = {
     f"{CIFAR10}-models": _of_all(CIFAR10, model_accuracy.table),
     f"{CIFAR10}-nearest": _of_all(CIFAR10, model_accuracy.nearest, TABLES),
     f"{CIFAR10}-orderings": _of_all(CIFAR10, model_accuracy.orderings, "FedCG", TABLES),
+    f"{CIFAR10}-shorter": _of_all(CIFAR10, model_accuracy.shorter, (5, 10, 15, 20, 25)),
     f"{CIFAR10}-setting": _of_all(CIFAR10, model_accuracy.schedule),
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),

@@ -9,6 +9,7 @@ personal model, each client at its best round (privbench/training/history.py).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
@@ -37,11 +38,14 @@ def by_label(records: Sequence[Record]) -> dict[str, Record]:
     return {name: next(r for r in ordered if label(r.cell) == name) for name in unique(label(r.cell) for r in ordered)}
 
 
-def accuracies(record: Record, model: str) -> list[float]:
-    """Test accuracy in percent of one of MODELS, mean over clients, of each seed; none where a round does not say."""
+def accuracies(record: Record, model: str, within: int | None = None) -> list[float]:
+    """Test accuracy in percent of one of MODELS, mean over clients, of each seed; none where a round does not say.
+
+    With `within` as if training had ended after so many rounds.
+    """
     if not all(entry.models for t in record.training for entry in t.rounds):
         return []
-    best = [max(t.rounds, key=lambda entry: fmean(entry.models[model].validation)) for t in record.training]
+    best = [max(t.rounds[:within], key=lambda entry: fmean(entry.models[model].validation)) for t in record.training]
     return [fmean(entry.models[model].test) for entry in best]
 
 
@@ -121,6 +125,26 @@ def _ordering(printed_gap: float, mine: Sequence[float], theirs: Sequence[float]
         interval, shown = f" [{low:+.2f}, {high:+.2f}]", low > 0 or high < 0
     same = "as printed" if (mean > 0) == (printed_gap > 0) else "reversed"
     return f"{mean:+.2f}{interval}, {same if shown else 'not shown'}"
+
+
+def shorter(records: Sequence[Record], lengths: Sequence[int]) -> str:
+    """A row a model and length: its accuracy had training ended after so many rounds, and how many orderings of columns stay.
+
+    A pair of columns keeps its order where the signs of the mean differences are the same. UserError where seeds differ.
+    """
+    columns = by_label(records)
+    if len({record.cell.seeds for record in columns.values()}) > 1:
+        raise UserError("these runs have other seeds, so that no differences are paired")
+    rows = []
+    for model, words in MODELS.items():
+        whole = {name: fmean(accuracies(record, model)) for name, record in columns.items()}
+        for length in (*lengths, None):
+            means = {name: fmean(accuracies(record, model, length)) for name, record in columns.items()}
+            pairs = list(itertools.combinations(columns, 2))
+            kept = sum((means[a] > means[b]) == (whole[a] > whole[b]) for a, b in pairs)
+            row = [words.partition(",")[0], "all" if length is None else str(length)]
+            rows.append([*row, *(spread_text(mean, None, 1) for mean in means.values()), f"{kept} of {len(pairs)}"])
+    return render.markdown(["model", "rounds", *columns, "pairs of columns in the order of all rounds"], rows)
 
 
 def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:

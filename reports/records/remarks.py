@@ -78,7 +78,11 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
     lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
     if not all(map(is_quotable, presets)):
         lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
-    if presets != ["paper"]:
+    if presets == ["standard"]:
+        lines.append(
+            f"This is {NOT_PUBLISHED}: a quarter of its rounds, all else as published. {beside}; `--preset paper` runs all of them."
+        )
+    elif presets != ["paper"]:
         lines.append(
             f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
             "`--preset paper` runs the published settings."

@@ -90,10 +90,11 @@ def _trainings(
     point: sweeps.Point,
 ) -> Iterator[spec.TrainSpec]:
     """The training runs of a column on one layout of a data set, with the swept values of `point`: one for each of its variants."""
-    is_paper = preset == "paper"
+    is_paper = preset in presets.AS_PUBLISHED
     paper = data.paper if is_paper else {}
-    published = {"paper": study.schedule, "quick": study.quick}.get(preset, {})
+    published = study.quick if preset == "quick" else study.schedule if is_paper else {}
     published = published | {name: value for name, value in paper.items() if name != "per_client"}
+    published = presets.shortened(published) if preset == "standard" else published
     per_client = column.per_client.get(data.name) if is_paper else None
     for settings, searched in _variants(column, preset):
         of_study = {
@@ -209,7 +210,7 @@ def _defended(columns: Sequence[Column], defenses: Sequence[str]) -> Sequence[Co
 
 def _data(study: Study, preset: str, datasets: DataSets | None) -> list[tuple[Data, tuple[str, ...] | None]]:
     if datasets is None:
-        embedded = [] if preset == "paper" else [Data(name=name) for name in study.embedded]
+        embedded = [] if preset in presets.AS_PUBLISHED else [Data(name=name) for name in study.embedded]
         return [(data, None) for data in [*embedded, *study.data]]
     chosen: list[tuple[Data, tuple[str, ...] | None]] = []
     for name, domains in datasets:
@@ -226,7 +227,7 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
     searched = {
         name: values[:1] if preset == "smoke" else values
         for name, values in column.search.items()
-        if preset == "paper" or not name.startswith(SCHEDULE)
+        if preset in presets.AS_PUBLISHED or not name.startswith(SCHEDULE)
     }
     variants, runs = (
         [{name: value} for name, values in options.items() for value in values] or [{}]
@@ -234,7 +235,7 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
     )
     every = [variant | run for variant in variants for run in runs]
     plugin = registry.resolve("method", column.method)
-    plain = presets.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
+    plain = {} if preset in presets.AS_PUBLISHED else presets.QUICK_METHOD_SETTINGS.get(column.method, {})
     defaults = {field.name: field.default for field in fields(plugin)} | plain
     for one in every:
         changes = {name.removeprefix(SCHEDULE): value for name, value in one.items() if name.startswith(SCHEDULE)}

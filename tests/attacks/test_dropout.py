@@ -126,11 +126,11 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
 
     def inverted(h):
         variance = torch.full((4,), 1e-4, dtype=h.dtype)
-        return inversion.invert(MODEL, [net], prior, h, Y, variance, exact=exactly, steps=5, mask=known)
+        return inversion.invert(MODEL, [[net]] * 4, prior, h, Y, variance, exact=exactly, steps=5, mask=known)
 
     assert torch.equal(inverted(h).x, inverted(other).x)
     assert not torch.equal(inverted(h).x, inversion.invert(
-        MODEL, [net], prior, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
+        MODEL, [[net]] * 4, prior, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
     ).x)  # fmt: skip
     torch.testing.assert_close(inversion.spread(h, known)[0], h[0][keep[0]].var())
     posed, start = problem.make(seen, 0), problem.grey_start(seen)

@@ -45,6 +45,22 @@ def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
     assert (changed.rounds, changed.batch, changed.client_steps) == (250, 32, 20)
 
 
+@pytest.mark.parametrize("dataset", ["cifar10", "fmnist", "office10", "emnist"])
+@pytest.mark.parametrize("method", sorted(registry.METHODS))
+def test_the_standard_preset_is_the_published_one_with_a_quarter_of_the_rounds(method, dataset):
+    standard, paper = (presets.train_spec(preset, dataset, method) for preset in ("standard", "paper"))
+    rounds = -(-paper.schedule.rounds // 4)
+    assert standard.schedule == paper.schedule.model_copy(update={"rounds": rounds, "patience": rounds})
+    assert standard.model_copy(update={"schedule": paper.schedule}) == paper
+    assert standard.id != paper.id
+    for attack in ("dlg", "surrogate"):
+        assert presets.settings_of_attack("standard", attack) == presets.settings_of_attack("paper", attack)
+    assert presets.cell_spec("standard", standard, None).seeds == (100, 101, 102, 103, 104)
+    assert presets.VICTIMS["standard"] == 64
+    asked = presets.train_spec("standard", dataset, method, changes={"rounds": 7}).schedule
+    assert asked.rounds == 7
+
+
 def test_one_setting_of_an_optimiser_is_changed_alone_and_a_whole_one_replaces_it():
     base = presets.SCHEDULES["paper"].model_dump()
     task = presets.changed(base, {"task.lr": 0.01})["task"]
@@ -201,7 +217,10 @@ def test_a_round_is_written_in_one_way():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: presets.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
+        (
+            lambda: presets.train_spec("fast", "digits", "fedavg"),
+            "unknown preset 'fast'; known: smoke, quick, standard, paper",
+        ),
         (
             lambda: presets.train_spec("quick", "digits", "fedavg", changes={"round": 3}),
             "a schedule has no 'round'; did you mean 'rounds'",
@@ -274,7 +293,7 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
         ("aligned-surrogate", "fedsplit", "none", "e78ea8e8fbe2"),
         ("initial-surrogate", "fedsplit", "none", "9ce6e594185e"),
         ("decoder", "fedsplit", "none", "495cddd88b21"),
-        ("collusion", "fedsplit", "none", "bff6017fbfa8"),
+        ("collusion", "fedsplit", "none", "181e4273e504"),
         ("oracle", "fedsplit", "none", "d9d3d2181333"),
         ("oracle-decoder", "fedsplit", "none", "633d369875b8"),
         ("analytic-features", "fedsplit", "none", "50ad2005f2bf"),

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import batched, closed_form, lbfgs
+from attacks.common import batched, closed_form
 from attacks.common import labels as labels_of
-from attacks.features import inversion
+from attacks.features import inversion, several_networks
 from attacks.features.inversion import ClassPrior
 from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
 from attacks.shadow.fitting.calibration import Fit
@@ -38,6 +38,7 @@ class Anchors(NamedTuple):
 
     labels: Tensor  # [n]
     images: Tensor  # [n, C, H, W]
+    z: Tensor  # [n, D], of which the images are made
     seen: tuple[Pairs, ...]  # in the order of the images
     fits: tuple[Fit, ...]
 
@@ -69,14 +70,21 @@ def followed(
     rounds: list[tuple[int, list[Uploads]]],
     initial: Params,
     steps: int,
+    again: int,
     refine_steps: int,
     progress: Progress,
 ) -> dict[int, Fit]:
-    """Each attacked client's extractor of the last round, from the uploads of all of its `rounds` (ascending, with numbers)."""
+    """Each attacked client's extractor of the last round, from the uploads of all of its `rounds` (ascending, with numbers).
+
+    The kept images are found in `steps`, and in `again` of each later round, from where they were.
+    """
     clients, prior = view.clients, inversion.learned(view.auxiliary, view.model.classes, view.h)
     number, first = rounds[0]
     start = Fit(initial, TAU if number == 0 else UNKNOWN)
-    each = [Anchors(one.labels, one.pairs.images, (one.pairs,), (start,)) for one in first]
+    each = [
+        Anchors(one.labels, one.pairs.images, torch.zeros_like(prior.means[one.labels]), (one.pairs,), (start,))
+        for one in first
+    ]
     each = _aligned(how, prior, each, steps, progress)
     for _, later in rounds[1:]:
         starts = [one.fits[-1].params for one in each]
@@ -97,7 +105,7 @@ def followed(
             one._replace(seen=(*one.seen, pair), fits=(*one.fits, fit))
             for one, pair, fit in zip(each, pairs, fits, strict=True)
         ]
-        each = _aligned(how, prior, each, steps, progress)
+        each = _aligned(how, prior, each, again, progress)
     return {k: one.fits[-1] for k, one in zip(clients, each, strict=True)}
 
 
@@ -113,32 +121,37 @@ def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *
 
 
 def _aligned(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: int, progress: Progress) -> list[Anchors]:
-    """The anchors with the images that all rounds so far make most probable."""
-    return [one._replace(images=_images(how, prior, one, steps, progress)) for one in each]
-
-
-def _images(how: Calibration, prior: ClassPrior, one: Anchors, steps: int, progress: Progress) -> Tensor:
+    """The anchors of all clients with the images that all rounds so far make most probable."""
     net, side = how.model.net("extractor"), prior.gaussian.variance.shape
     through = phi(how)
-    like = prior.means
-    nets = [{n: t.to(like) for n, t in fit.params.items()} for fit in one.fits]
-    # Of a fit to tau, in units of its own error.
-    weights = [(calibration.TAU / fit.error) ** 2 for fit in one.fits]
 
-    def objective(z: Tensor, data: batched.Data) -> Tensor:
+    def objective(z: Tensor, data: batched.Data, networks: list[Params]) -> Tensor:
         x = inversion.image(prior, z, data["mean"]).view(1, *side)
+        rounds = zip(networks, data["target"], data["precision"], data["weight"], strict=True)
         gaps = [
             (through(net.apply(params, {}, x, train=False)[0][0]) - target).square() * precision * weight
-            for params, target, precision, weight in zip(nets, data["target"], data["precision"], weights, strict=True)
+            for params, target, precision, weight in rounds
         ]
         return torch.stack([gap.sum() for gap in gaps]).sum() + z.square().sum()
 
+    def of_rounds(name: str) -> Tensor:
+        return torch.cat([torch.stack([getattr(seen, name) for seen in one.seen], 1) for one in each])
+
+    labels = torch.cat([one.labels for one in each])
     data = {
-        "mean": prior.means[one.labels],
-        "target": torch.stack([seen.target for seen in one.seen], 1),
-        "precision": torch.stack([seen.precision for seen in one.seen], 1),
-    }
-    end = lbfgs.minimise(
-        objective, torch.zeros_like(data["mean"]), data, steps=steps, progress=progress, what="images of all rounds"
+        "mean": prior.means[labels],
+        "target": of_rounds("target"),
+        "precision": of_rounds("precision"),
+        # Of a fit to tau, in units of its own error.
+        "weight": prior.means.new_tensor([
+            [(calibration.TAU / fit.error) ** 2 for fit in one.fits] for one in each for _ in one.labels
+        ]),
+    }  # fmt: skip
+    networks = [[fit.params for fit in one.fits] for one in each for _ in one.labels]
+    start = torch.cat([one.z for one in each])
+    end = several_networks.minimise(
+        objective, networks, start, data, steps=steps, progress=progress, what="images of all rounds"
     )
-    return inversion.images_of(prior, end.x, one.labels)[:, 0]
+    images, counts = inversion.images_of(prior, end.x, labels)[:, 0], [len(one.labels) for one in each]
+    found = zip(each, images.split(counts), end.x.split(counts), strict=True)
+    return [one._replace(images=x, z=z) for one, x, z in found]

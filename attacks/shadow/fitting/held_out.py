@@ -9,7 +9,7 @@ them. Of equals the first is taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,40 +29,54 @@ def trusted(
     labels: Sequence[Tensor], progress: Progress,
 ) -> list[Fit]:  # fmt: skip
     """The fit of every client, of several kinds of `candidates`, with its tau; `labels` [n] are those of its images."""
+    by_client = [[one for one in kinds if math.isfinite(one.without.error)] for kinds in zip(*candidates, strict=True)]
+    worth = [(one.without, pairs, y) for kinds, pairs, y in zip(by_client, each, labels, strict=True) for one in kinds]
+    errors = iter(_errors(how, prior, worth, progress))
     return [
-        _best(how, prior, kinds, pairs, y, progress)
-        for kinds, pairs, y in zip(zip(*candidates, strict=True), each, labels, strict=True)
+        _best(kinds, [next(errors) for _ in kinds]) if kinds else Fit(every[0].params, math.inf)
+        for kinds, every in zip(by_client, zip(*candidates, strict=True), strict=True)
     ]
 
 
-def _best(
-    how: Calibration, prior: ClassPrior, kinds: Sequence[Candidate], pairs: Pairs, labels: Tensor, progress: Progress
-) -> Fit:
-    worth = [one for one in kinds if math.isfinite(one.without.error)]
-    if not worth:
-        return Fit(kinds[0].params, math.inf)
-    errors = torch.stack([_errors(how, prior, one.without, pairs, labels, progress) for one in worth])
-    kind, factor = divmod(int(errors.argmin()), errors.shape[1])
-    return Fit(worth[kind].params, worth[kind].without.error * (*FACTORS, math.inf)[factor])
+def _best(kinds: Sequence[Candidate], errors: Sequence[Tensor]) -> Fit:
+    table = torch.stack(list(errors))
+    kind, factor = divmod(int(table.argmin()), table.shape[1])
+    return Fit(kinds[kind].params, kinds[kind].without.error * (*FACTORS, math.inf)[factor])
 
 
 def _errors(
-    how: Calibration, prior: ClassPrior, one: HeldOut, pairs: Pairs, labels: Tensor, progress: Progress
+    how: Calibration, prior: ClassPrior, worth: Sequence[tuple[HeldOut, Pairs, Tensor]], progress: Progress
 ) -> Tensor:
-    """The squared error of images that were left out, summed, under every factor and inf: [F + 1]."""
-    total = torch.zeros(len(FACTORS) + 1, dtype=torch.float64)
-    for params, row in zip(one.fits, one.rows, strict=True):
-        pick = torch.full((len(FACTORS) + 1,), row, device=pairs.images.device)
-        mask = pairs.precision[pick] > 0
-        if not bool(mask.any()):
-            continue
-        factors = torch.tensor([*FACTORS, math.inf]).to(pairs.target)
-        target = pairs.target[pick]
-        h = torch.sigmoid(target) if how.exact and how.model.has_sigmoid_features else target
-        end = inversion.invert(
-            how.model, [params], prior, h, labels[pick], (factors * one.error).square(),
-            exact=how.exact, steps=STEPS, mask=mask, progress=progress,
-        )  # fmt: skip
-        gap = (end.x[:, 0].clamp(0, 1) - pairs.images[row].clamp(0, 1)).square().flatten(1).mean(1)
-        total += gap.double().cpu()
+    """The squared error of images that were left out, summed, under every factor and inf, of each of several fits: [K, F + 1]."""
+    total = torch.zeros(len(worth), len(FACTORS) + 1, dtype=torch.float64)
+    asked = [
+        (number, params, row)
+        for number, (one, pairs, _) in enumerate(worth)
+        for params, row in zip(one.fits, one.rows, strict=True)
+        if bool((pairs.precision[row] > 0).any())
+    ]
+    if not asked:
+        return total
+    count = total.shape[1]
+
+    def of_all(what: Callable[[Pairs, Tensor, int], Tensor]) -> Tensor:
+        """One tensor of every asked image, repeated for the factors."""
+        return torch.stack([what(*worth[number][1:], row) for number, _, row in asked]).repeat_interleave(count, 0)
+
+    target, mask = (
+        of_all(lambda pairs, _, row: pairs.target[row]),
+        of_all(lambda pairs, _, row: pairs.precision[row] > 0),
+    )
+    images = of_all(lambda pairs, _, row: pairs.images[row].clamp(0, 1))
+    factors = torch.tensor([*FACTORS, math.inf]).to(target)
+    tau = torch.cat([factors * worth[number][0].error for number, *_ in asked])
+    end = inversion.invert(
+        how.model, [[params] for _, params, _ in asked for _ in range(count)], prior,
+        torch.sigmoid(target) if how.exact and how.model.has_sigmoid_features else target,
+        of_all(lambda _, labels, row: labels[row]), tau.square(),
+        exact=how.exact, steps=STEPS, mask=mask, progress=progress,
+    )  # fmt: skip
+    gap = (end.x[:, 0].clamp(0, 1) - images).square().flatten(1).mean(1).double().cpu().view(-1, count)
+    for (number, *_), errors in zip(asked, gap, strict=True):
+        total[number] += errors
     return total

@@ -282,7 +282,7 @@ def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
     prior = inversion.learned(whole, 10, torch.zeros(1, dtype=torch.float64))
     h = closed_form.closed_form(shown())
     end = inversion.invert(
-        MODEL, [networks(5)["extractor"]], prior, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
+        MODEL, [[networks(5)["extractor"]]] * 3, prior, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
     )
     torch.testing.assert_close(end.x[:, 0].flatten(1), (prior.means[Y] + 1) / 2)
 
@@ -447,6 +447,35 @@ def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatc
         reconstruction.images[1], alone.images[0]
     )  # client 0's own extractor, inverted to the end
     assert reconstruction.labels[:, 0].tolist() == Y.tolist()
+
+
+def test_the_shadow_validation_of_collusion_is_made_once_and_shared(tmp_path):
+    seen = dataclasses.replace(shown(), client=torch.tensor([1, 0, 1]), uploads={}, upload_buffers={})
+    whole = dataclasses.replace(known(tmp_path), colluder=colluding(1) | colluding(2, client=1))
+
+    def validations():
+        return sorted(path.name.split("-")[1] for path in tmp_path.glob("validation-*"))
+
+    SURROGATES["aligned-surrogate"].reconstruct(seen, whole, 0)
+    assert validations() == ["aligned", "surrogate"]
+    SURROGATES["collusion"].reconstruct(seen, whole, 0)
+    assert validations() == ["aligned", "colluder", "surrogate"]
+
+
+def test_collusion_validates_nothing_where_every_extractor_is_known(tmp_path):
+    whole = dataclasses.replace(known(tmp_path), colluder=colluding(0))
+    SURROGATES["collusion"].reconstruct(shown(), whole, 0)
+    assert list(tmp_path.glob("validation-*")) == []
+
+
+def test_collusion_inverts_by_the_images_of_the_colluder_as_well(monkeypatch):
+    monkeypatch.setattr(selection, "best_of", lambda *_: selection.Choice("surrogate", 0.1))
+    bright, dark = (Batch(torch.full((40, 1, 32, 32), level), torch.tensor([3] * 40)) for level in (0.9, 0.1))
+    ends = [
+        SURROGATES["collusion"].reconstruct(shown(), dataclasses.replace(known(), colluder=colluding(1, images)), 0)
+        for images in (bright, dark)
+    ]
+    assert ends[0].images[0].mean() > ends[1].images[0].mean() + 0.1
 
 
 def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():

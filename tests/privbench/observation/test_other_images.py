@@ -8,6 +8,7 @@ import torch
 from privbench import presets, spec
 from privbench.errors import UserError
 from privbench.observation import chosen_victims, knowledge, other_images
+from privbench.training import checkpoint
 from privbench.types import Artifact
 from tests.builders.federations import digits_federation
 
@@ -102,3 +103,17 @@ def test_a_cell_says_what_is_known_only_where_its_attack_needs_it():
     kept = presets.cell_spec("quick", train, "chained", observed_rounds=(0, 5))
     assert (kept.known_images, kept.observed_rounds, kept.uploads_per_round) == (None, (0, 5), 12)
     assert spec.checked(spec.CellSpec, kept.model_dump(mode="json")) == kept
+
+
+def test_as_published_the_observed_rounds_are_those_that_a_run_keeps():
+    for preset, method, expected in (
+        ("paper", "fedcg", (0, 1, 2, 5, 10, 20, 50)),
+        ("standard", "fedsplit", (0, 1, 2, 5, 10, 20)),
+        ("quick", "fedsplit", None),
+    ):
+        train = presets.train_spec(preset, "cifar10", method)
+        assert presets.cell_spec(preset, train, "chained").observed_rounds == expected
+        assert presets.cell_spec(preset, train, "chained", observed_rounds=(0, 3)).observed_rounds == (0, 3)
+        assert presets.cell_spec(preset, train, "calibrated").observed_rounds is None
+        assert train.schedule.rounds < checkpoint.LONG or expected
+    assert other_images.observed_rounds((0, 1, 2, 5, 10, 20, 50), 34) == (0, 1, 2, 5, 10, 20, 34)

@@ -362,6 +362,42 @@ def test_an_ordering_stands_beside_the_printed_one_of_each_model():
         model_accuracy.orderings([records[0], one[1]], "FedCG", ["FedCG 1"])
 
 
+def by_round(method, levels):
+    """A record whose clients have, after round 1, 2, ..., one accuracy in validation and in test, of each model alike."""
+    whole = record(method, seeds=[100])
+    (seed,) = whole.seeds
+    rounds = [
+        seed.training.rounds[0].model_copy(
+            update={"models": {name: ModelAccuracy(validation=[a], test=[a - 1]) for name in model_accuracy.MODELS}}
+        )
+        for a in levels
+    ]
+    training = seed.training.model_copy(update={"rounds": rounds})
+    return whole.model_copy(update={"seeds": [seed.model_copy(update={"training": training})]})
+
+
+def test_a_shorter_training_is_the_beginning_of_the_whole_one():
+    records = [
+        by_round("fedavg", [10, 40, 30, 45]),
+        by_round("fedcg", [20, 30, 44, 50]),
+        by_round("local", [5, 6, 7, 8]),
+    ]
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in model_accuracy.shorter(records, (1, 2, 3)).splitlines()
+    ]
+    head, rows = lines[0], {row[1]: row for row in lines if row[0] == "personal"}
+    assert head[2:5] == ["Local", "FedAvg", "FedCG"]
+    assert rows["1"][2:] == ["4.0", "9.0", "19.0", "3 of 3"]
+    # The best round by validation counts, and FedAvg is ahead.
+    assert rows["2"][2:] == ["5.0", "39.0", "29.0", "2 of 3"]
+    assert rows["3"][2:] == ["6.0", "39.0", "43.0", "3 of 3"]
+    assert rows["all"][2:] == ["7.0", "44.0", "49.0", "3 of 3"]
+    other = records[0].model_copy(update={"cell": records[0].cell.model_copy(update={"seeds": (7,)})})
+    with pytest.raises(UserError, match="other seeds"):
+        model_accuracy.shorter([other, *records[1:]], (1,))
+
+
 @pytest.mark.parametrize(("picture", "table"), [("photos-grid", PHOTOS), ("photos-fedcg-ladder", LADDER)])
 def test_a_picture_of_reconstructions_is_of_the_attacks_whose_records_are_published(picture, table, repository):
     """Up to half a decibel, which another processor may make of the last digits of a descent."""

@@ -22,7 +22,7 @@ def paper(name):
 
 
 @pytest.mark.parametrize("name", study_files.names())
-@pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize("preset", presets.PRESETS)
 def test_every_study_has_cells_in_every_preset(name, preset):
     study = definition.read(name)
     assert set(study.reports) <= set(study_reports.NAMES)
@@ -31,11 +31,23 @@ def test_every_study_has_cells_in_every_preset(name, preset):
     assert len(cells) == len({cell.id for cell in cells}) > 1
     assert {cell.preset for cell in cells} == {preset}
     names = {cell.train.dataset for cell in cells}
-    assert set(study.embedded) <= names or preset == "paper"
+    assert set(study.embedded) <= names or preset in ("standard", "paper")
     assert {data.name for data in study.data} <= names
     # A sweep has a table and curves of its own.
     if not ({"attack", "inference", "ladder", "nearest", "variants"} & set(study.reports) or study.sweep):
         assert all(cell.attack is None for cell in cells)
+
+
+@pytest.mark.parametrize("name", study_files.names())
+def test_the_standard_preset_has_every_published_cell_with_a_quarter_of_the_rounds(name):
+    study = definition.read(name)
+    standard, paper = ([*study_cells.of(study, preset)] for preset in ("standard", "paper"))
+    for short, whole in zip(standard, paper, strict=True):
+        full = whole.train.schedule
+        rounds = -(-full.rounds // 4)
+        assert short.train.schedule == full.model_copy(update={"rounds": rounds, "patience": rounds})
+        assert short.train.model_copy(update={"schedule": full}) == whole.train
+        assert short.model_copy(update={"preset": "paper", "train": whole.train}) == whole
 
 
 @pytest.mark.parametrize("name", study_files.names())
