@@ -118,6 +118,7 @@ BLOCKS: Blocks = {
     "make-targets": catalogue.make_targets,
     INFERENCE: _of_all(INFERENCE, _text_of(inference_table.report)),
     TRAINED: _of_attacks(TRAINED, _text_of(ladder_summary.report)),
+    "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     f"{TRAINED}-setting": _of_attacks(TRAINED, findings.setting),
     META: _of_all(META, _text_of(task_table.report)),
     f"{META}-attacks": _of_attacks(META, claims.every_attack),

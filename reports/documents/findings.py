@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from privbench import registry, spec
 from privbench.records.schema import AttackRecord, Record
-from reports.records import knowledge_sets, measured
+from reports.records import knowledge_sets, measured, published
 from reports.records.labels import attacker_text, knowledge_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, papers_attack, strongest
 from reports.records.number_text import NONE, range_text, span, spread_text
@@ -18,6 +18,9 @@ from reports.tables import ladder, render, sentences
 from reports.tables.summary.columns import in_rungs
 
 COLUMNS = ("method", "accuracy, %", "paper's attack, dB", "strongest, dB", "over the floor, dB")
+BESIDE_PRINTED = (
+    "method", "accuracy, %", "printed", "paper's attack, dB", "printed", "floor, dB", "strongest attacker here, dB", "it knows",
+)  # fmt: skip
 BEST, UNTRAINED = "best", "0"
 WHEN = {BEST: "after training", UNTRAINED: "before training"}
 # The addresses of whole tables, from docs/results.md.
@@ -42,6 +45,29 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
             [name, accuracy, paper, range_text(best.psnr_db, digits=1), render.bold(gain) if best.is_sure else gain]
         )
     return render.markdown(COLUMNS, rows)
+
+
+def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
+    """A row a method: accuracy and the paper's attack as measured and as printed, the best floor, and the strongest attacker.
+
+    The oracle, which holds the victim's own extractor, is no attacker.
+    """
+    rows = []
+    for name, method_records in by_method(records, round_).items():
+        attackers = [r for r in method_records if r.attack not in registry.FLOORS and ladder.rung(r) != ORACLE]
+        plain = papers_attack(method_records)
+        if plain is None or not attackers:
+            continue
+        best, cell = strongest(attackers), plain.cell
+        accuracy, psnr = published.of(cell, "accuracy"), published.of_papers_attack(cell)
+        rows.append([
+            name,
+            f"{method_records[0].accuracy.mean:.1f}", NONE if accuracy is None else f"{accuracy.value:.1f}",
+            f"{plain.scores.psnr_db:.1f}", NONE if psnr is None else f"{psnr.value:.1f}",
+            f"{best.psnr_db.mean - best.gain_db.mean:.1f}",
+            f"{range_text(best.psnr_db, digits=1)} `{best.name}`", knowledge_text(best.first),
+        ])  # fmt: skip
+    return render.markdown(BESIDE_PRINTED, rows)
 
 
 def setting(records: Sequence[AttackRecord]) -> str:

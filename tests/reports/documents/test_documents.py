@@ -147,6 +147,29 @@ def five(psnr):
     return [*floors, with_psnr(record(attack="dlg", seeds=range(5)), lambda v: psnr + 0.1 * v.seed + 0.01 * v.client)]
 
 
+def test_measured_values_stand_beside_the_printed_ones_and_the_oracle_is_no_attacker():
+    def attacked(attack, psnr):
+        (cell,) = [
+            c for c in paper_cells("attack-table")
+            if (c.train.dataset, c.train.clients, c.round) == ("cifar10", 4, "best")
+            and (c.train.method, c.attack) == ("fedcg", "feature-statistics")
+        ]  # fmt: skip
+        made = with_psnr(record("fedcg", attack=attack, seeds=[100]), lambda _: psnr)
+        cell = cell.model_copy(update={"seeds": (100,), "attack": attack})
+        known = made.knowledge.model_copy(update={"rung": "L8"} if attack == "oracle" else {})
+        return made.model_copy(update={"cell": cell, "id": cell.id, "knowledge": known})
+
+    levels = {"class-mean": 12.0, "feature-statistics": 5.0, "calibrated": 20.0, "oracle": 25.0}
+    table = findings.beside_printed([attacked(*each) for each in levels.items()]).splitlines()
+    row = [cell.strip() for cell in table[2].split("|")[1:-1]]
+    assert row[0] == "FedCG"
+    assert (row[2], row[4]) == ("47.5", "9.0")
+    assert row[3] == "5.0"
+    assert row[6].startswith("20.0 [")
+    assert row[6].endswith("`calibrated`")
+    assert row[7] == "gradient"
+
+
 @pytest.mark.parametrize(
     ("psnr", "verdict"),
     [
