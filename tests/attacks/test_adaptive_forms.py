@@ -337,7 +337,7 @@ NOTHING_GAINED = {
     **{(name, "bottleneck"): "the encoder shows the features, and the networks show the encoder" for name in (
         "analytic-features", "oracle", "unsplit")},
     **{(name, kind): "clipping alone takes nothing from what was crafted" for name in (
-        "imprint", "model-inconsistency", "fishing")
+        "imprint", "model-inconsistency", "fishing", "seer")
        for kind in ("clip", CLIPS_IMAGES)},
     ("decoder", "noise"): "it keeps less of answers of more energy than in the shadow, told of the noise or not",
     ("label-distribution", "noise"): "told without the clip, the noise is the naive form of the test above",
