@@ -63,7 +63,8 @@ class Seer:
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected, images = knowledge.expected, training.parted(knowledge.auxiliary)
-        if dry_run.gradient_noise_std(expected, seed):
+        # One image has no others to hide among.
+        if expected.batch_size == 1 or dry_run.gradient_noise_std(expected, seed):
             return classifiers.HONEST
         how = SecretTraining(self.start_steps, self.train_steps, self.darkest)
         sent = training.networks(model, broadcast, images[0], expected.batch_size, how, seed)

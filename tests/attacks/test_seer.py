@@ -159,8 +159,9 @@ def test_clients_that_compare_the_gradients_of_their_images_see_no_more_than_fro
     assert checks["sent"]["loss"] < checks["honest"]["loss"] + 0.5
 
 
-def test_a_server_stays_honest_under_noise_and_says_so():
+def test_a_server_stays_honest_under_noise_and_to_one_image_and_says_so():
     assert crafted(BRIEF, defense=Gaussian(1e-3)).params == {}
+    assert crafted(BRIEF, size=1).params == {}
     _, (x, y), known = central_network(400, 0)
     seen = artifact(x[:B], y[:B], batch_size=B, weights=honest().params)
     answer = BRIEF.reconstruct(seen, Knowledge(known, broadcast=honest()), 0)
