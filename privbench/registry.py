@@ -60,6 +60,7 @@ ATTACKS = {
     "imprint": "attacks.imprint:Imprint",
     "fishing": "attacks.fishing:Fishing",
     "client-rows": "attacks.client_rows:ClientRows",
+    "seer": "attacks.seer:Seer",
     "model-inconsistency": "attacks.model_inconsistency:ModelInconsistency",
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",

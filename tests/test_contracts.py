@@ -184,7 +184,7 @@ def attacked(name, folder, whole):
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     catalogues = (registry.METHODS, registry.ATTACKS, registry.INFERENCES, registry.DEFENSES, registry.DATASETS)
-    assert tuple(map(len, catalogues)) == (14, 34, len(INFERRED), 12, 15)
+    assert tuple(map(len, catalogues)) == (14, 35, len(INFERRED), 12, 15)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching", "layerwise")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 11
@@ -194,8 +194,8 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
     )
     assert [a for a, m in fitting() if m == "secure-gan"] == list(generators)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    # One needs noise, two a sum over clients, one several images.
-    elsewhere = {"posterior", "model-inconsistency", "client-rows", "fishing"}
+    # One needs noise, two a sum over clients, two several images.
+    elsewhere = {"posterior", "model-inconsistency", "client-rows", "fishing", "seer"}
     assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - elsewhere
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
@@ -416,7 +416,7 @@ WATCHED = {
     ],
     "fedsplit": ["calibrated", "chained"],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
-    "batches of fedavg": ["fishing"],
+    "batches of fedavg": ["fishing", "seer"],
     "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],

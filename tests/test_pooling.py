@@ -120,8 +120,8 @@ def met(name):
     offered_attacks = [a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= offered]
     if name == "fedavg + gaussian":
         return ["staged", "learned-inverse", "posterior"]
-    # One needs noise, one reads generators of images, one takes several images (tests/attacks/test_claims.py).
-    elsewhere = ("posterior", "generated-images", "fishing")
+    # One needs noise, one reads generators of images, two take several images (tests/attacks/test_claims.py).
+    elsewhere = ("posterior", "generated-images", "fishing", "seer")
     return [a for a in offered_attacks if a not in elsewhere and (name == "fedcg" or a not in PRIVATE)]
 
 

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 NAMES = ("mlp", "convnet", "resnet18-torchvision", "vit")
 METHODS = ("fedavg", "fedcg")  # everything shared; the extractor private and a generator besides
 LINEAR_HEAD = ("mlp", "convnet", "vit")
-CRAFTED = {"imprint", "fishing", "client-rows", "model-inconsistency", "feature-hijacking"}
+CRAFTED = {"imprint", "fishing", "seer", "client-rows", "model-inconsistency", "feature-hijacking"}
 SURROGATES = {"surrogate", "aligned-surrogate", "joint", "initial-surrogate", "decoder", "collusion", "oracle"} | {
     "oracle-decoder", "analytic-features", "calibrated", "chained",
 }  # fmt: skip

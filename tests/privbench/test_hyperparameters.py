@@ -89,7 +89,7 @@ MAY_BE_ZERO = {
     *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
-    ("client-rows", "rehearsal_images"), ("fishing", "rehearsal_images"),
+    ("client-rows", "rehearsal_images"), ("fishing", "rehearsal_images"), ("seer", "rehearsal_images"),
     ("model-inconsistency", "rehearsal_images"), ("model-inconsistency", "target"),
     ("calibrated", "refine_steps"), ("chained", "refine_steps"), ("calibrated", "denoiser_weight"),
     ("posterior", "denoiser_weight"), ("posterior", "samples"),

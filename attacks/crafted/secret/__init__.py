@@ -1,0 +1,1 @@
+"""Networks that an active server trains together with a secret decoder, and what it reads through that."""
