@@ -9,6 +9,7 @@ colluder    for each attacked client, the next one, which gives its networks and
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
 candidates  images of which an inference says whether an attacked client trained on them (execution/inferring/candidate_images.py)
+domains     which of the candidate domains each auxiliary image is of (privbench/execution/inferring/candidate_domains.py)
 specification  of the training run without its seed, and without what names a folder's content
 
 An active attack also receives the broadcast itself, which it crafts from and its artifact does not hold.
@@ -38,7 +39,7 @@ from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federatio
 
 SAME = "same"
 # Of Knowledge, as `needs` name them.
-FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "specification")
+FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "domains", "specification")
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
@@ -49,6 +50,7 @@ ABSENT = {
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
     "candidates": "images that may be a client's, which an artifact file does not hold; attack a run of your own",
+    "domains": "auxiliary images of which the domain is known, which an artifact file does not hold; attack a run of your own",
     "specification": "the specification of the training, which an artifact file does not hold; attack a run of your own",
 }
 
