@@ -56,8 +56,8 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
         )
     if knowledge.parse_auxiliary(cell.auxiliary)[0] != knowledge.SAME:
         raise UserError(
-            f"{cell.attack} learns the domains of {spec.dataset} from auxiliary images of each, but --auxiliary {cell.auxiliary} has "
-            "none of them; leave it out, or take a share, e.g. same:0.5"
+            f"{cell.attack} learns the domains of {spec.dataset} from auxiliary images of each, but --auxiliary {cell.auxiliary} "
+            "has none of them; leave it out, or take a share, e.g. same:0.5"
         )
     # The labels of these images say the domain, so that the domains are chosen as the images are.
     clients = [
@@ -74,7 +74,8 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
     for candidate, name in enumerate(candidates):
         if not bool((named == candidate).any()):
             raise UserError(
-                f"{cell.attack} learns domains from auxiliary images, but there is none of {name}; raise --auxiliary {cell.auxiliary}"
+                f"{cell.attack} learns domains from auxiliary images, but there is none of {name}; raise --auxiliary "
+                f"{cell.auxiliary}"
             )
     place = torch.randperm(len(candidates), generator=stream(spec.seed, NAME))
     return AskedDomains(place[named], place)
