@@ -37,7 +37,7 @@ LEAST = -50.0  # of a log probability
 class PropertyInference:
     """Shadow clients of each domain tell which one a client's images are of (after Melis et al., S&P 2019)."""
 
-    shadows: Count = 4  # shadow clients of every domain
+    shadows: Count = 8  # shadow clients of every domain
 
     needs: ClassVar[frozenset[str]] = frozenset(
         {"classes", "broadcast:classifier", "auxiliary", "domains", "specification"}
@@ -50,7 +50,7 @@ class PropertyInference:
     question: ClassVar[str] = "domain"
     limits: ClassVar[Limits] = Limits(one_client=True)
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
-    presets: ClassVar[Presets] = {"smoke": {"shadows": 1}, "quick": {"shadows": 2}}
+    presets: ClassVar[Presets] = {"smoke": {"shadows": 1}, "quick": {"shadows": 4}}
 
     def infer(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

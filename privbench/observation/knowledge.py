@@ -152,9 +152,12 @@ def of_client(snapshot: Snapshot, client: int) -> Networks:
     return _classification(state.params | server.params, state.buffers | server.buffers)
 
 
-def specification(spec: TrainSpec) -> dict[str, Any]:
-    """A training specification as the server that prescribes it has it: without the seed, and what a folder contains."""
-    return spec.model_dump(mode="json", exclude={"seed", "content"})
+def specification(spec: TrainSpec, *, flips: bool) -> dict[str, Any]:
+    """A training specification as the server that prescribes it has it: without the seed, and what a folder contains.
+
+    `flips`: whether clients flip images in training, which is the data set's doing, too (types.Federation.flip).
+    """
+    return spec.model_dump(mode="json", exclude={"seed", "content"}) | {"flip": flips}
 
 
 def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:
