@@ -36,6 +36,7 @@ class MembershipInference:
     uses: ClassVar[frozenset[str]] = frozenset({"broadcast:extractor", "upload:generator"})
     knowledge: ClassVar[str] = "networks + auxiliary + candidates"
     rung: ClassVar[str] = "L5"
+    revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
     question: ClassVar[str] = "membership"
     limits: ClassVar[Limits] = Limits(one_client=True, plain_private_extractor=True)
     presets: ClassVar[Presets] = {"smoke": {"pairs": 1, "steps": 5}, "quick": {"pairs": 2}}

@@ -85,6 +85,7 @@ INFERENCES = {
     "label-distribution": "attacks.label_distribution:LabelDistribution",
     "generator-labels": "attacks.generator_labels:GeneratorLabels",
     "membership-inference": "attacks.membership_inference:MembershipInference",
+    "property-inference": "attacks.property_inference:PropertyInference",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",

@@ -340,6 +340,7 @@ class Knowledge:
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
     candidates  images of which half are training images of an attacked client and the others nobody's, without the answer
+    domains     which of the candidate domains each auxiliary image is of, in an order that tells nothing: [N] int64, 0 to D - 1
     specification  of the training run, which the server prescribes: a TrainSpec written out, without its seed
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
     expected    what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
@@ -354,6 +355,7 @@ class Knowledge:
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
     candidates: Candidates | None = None
+    domains: Tensor | None = None
     specification: Mapping[str, Any] | None = None
     broadcast: Networks | None = None
     expected: ExpectedUpload | None = None
@@ -369,6 +371,7 @@ class Knowledge:
             colluder=None if self.colluder is None else {k: each.to(device) for k, each in self.colluder.items()},
             oracle=None if self.oracle is None else {k: each.to(device) for k, each in self.oracle.items()},
             candidates=None if self.candidates is None else self.candidates.to(device),
+            domains=None if self.domains is None else alone(self.domains, device),
             specification=self.specification,
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
             expected=self.expected,

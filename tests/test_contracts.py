@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 6, "generator-labels": 4, "membership-inference": 6}
+INFERRED = {"label-distribution": 6, "generator-labels": 4, "membership-inference": 6, "property-inference": 6}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -73,7 +73,8 @@ def observed(tmp_path_factory):
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
             broadcast=Networks(shot.server.params, shot.server.buffers),
             candidates=candidate_images.choose(federation, chosen_victims.choose_victims(federation, 2, 1, 0), 0, 32).candidates,
-            specification=knowledge.specification(each),
+            domains=torch.arange(20) % 2,
+            specification=knowledge.specification(each, flips=False),
             **other_uploads(setup, method, start, shot),
         )  # fmt: skip
         artifacts_of[method] = (folder, whole)

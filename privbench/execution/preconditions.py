@@ -8,7 +8,7 @@ from pathlib import Path
 from privbench import registry, written_defense
 from privbench.errors import UserError
 from privbench.execution import applicability, at_round, generator_scores, one_attack, worker_pool
-from privbench.execution.inferring import candidate_images
+from privbench.execution.inferring import candidate_domains, candidate_images
 from privbench.observation import active_server, chosen_victims, knowledge, observe
 from privbench.records.store import Store
 from privbench.scoring.statement_scores import QUESTIONS
@@ -66,11 +66,18 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
     for need, choose in (("known", at_round.known_images), ("rounds", at_round.kept_images)):
         if need in needs:
             choose(cell, cell.train, fed, max(rounds))
-    if "candidates" in needs:
-        candidate_images.of_cell(cell, cell.train, fed, max(rounds))
+    _check_asked(cell, needs, fed, max(rounds), data_dir)
     if "auxiliary" in needs and cell.auxiliary != knowledge.SAME:
         attacker_view = federation.as_known(cell.train, fed)
         knowledge.auxiliary(attacker_view, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
+
+
+def _check_asked(cell: CellSpec, needs: frozenset[str], fed: Federation, last: int, data_dir: Path | None) -> None:
+    """UserError where there is nothing that an inference could be asked about."""
+    if "candidates" in needs:
+        candidate_images.of_cell(cell, cell.train, fed, last)
+    if "domains" in needs:
+        candidate_domains.of_cell(cell, cell.train, fed, data_dir)
 
 
 def _image_shape(fed: Federation, cell: CellSpec) -> tuple[int, int, int]:

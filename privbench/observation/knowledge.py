@@ -9,6 +9,7 @@ colluder    for each attacked client, the next one, which gives its networks and
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
 candidates  images of which an inference says whether an attacked client trained on them (execution/inferring/candidate_images.py)
+domains     which of the candidate domains each auxiliary image is of (privbench/execution/inferring/candidate_domains.py)
 specification  of the training run without its seed, and without what names a folder's content
 
 An active attack also receives the broadcast itself, which it crafts from and its artifact does not hold.
@@ -38,7 +39,7 @@ from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federatio
 
 SAME = "same"
 # Of Knowledge, as `needs` name them.
-FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "specification")
+FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "domains", "specification")
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
@@ -49,6 +50,7 @@ ABSENT = {
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
     "candidates": "images that may be a client's, which an artifact file does not hold; attack a run of your own",
+    "domains": "auxiliary images of which the domain is known, which an artifact file does not hold; attack a run of your own",
     "specification": "the specification of the training, which an artifact file does not hold; attack a run of your own",
 }
 
@@ -150,9 +152,12 @@ def of_client(snapshot: Snapshot, client: int) -> Networks:
     return _classification(state.params | server.params, state.buffers | server.buffers)
 
 
-def specification(spec: TrainSpec) -> dict[str, Any]:
-    """A training specification as the server that prescribes it has it: without the seed, and what a folder contains."""
-    return spec.model_dump(mode="json", exclude={"seed", "content"})
+def specification(spec: TrainSpec, *, flips: bool) -> dict[str, Any]:
+    """A training specification as the server that prescribes it has it: without the seed, and what a folder contains.
+
+    `flips`: whether clients flip images in training, which is the data set's doing, too (types.Federation.flip).
+    """
+    return spec.model_dump(mode="json", exclude={"seed", "content"}) | {"flip": flips}
 
 
 def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:

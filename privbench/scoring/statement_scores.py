@@ -6,6 +6,9 @@ label distribution   the total variation distance 1/2 sum_y |q_y - p_y| of the s
 membership           the area under the ROC curve of the probabilities of a client's candidates, half of which are members, 0 to 1,
                      higher is better; floor: 1/2, that of chance. Tables add the true-positive rate at 1% false positives
                      (privbench/scoring/membership.py)
+domain               whether the likeliest of the candidate domains is the client's, 1 or 0, the share 1 / n where n of them are
+                     the likeliest; higher is better; floors: chance, 1 of the number of candidates, and the domain that most
+                     clients hold
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Question(NamedTuple):
 QUESTIONS: Mapping[str, Question] = {
     "label distribution": Question("label distribution", "total variation distance", is_error=True),
     "membership": Question("membership", "area under the ROC curve", is_error=False, of_candidates=True),
+    "domain": Question("domain", "share of clients whose domain is named", is_error=False),
 }
 
 
@@ -67,6 +71,27 @@ def of_label_distributions(answers: Tensor, clients: Sequence[int], label_counts
         )
         for stated, k in zip(answers, clients, strict=True)
     ]
+
+
+def of_domains(answers: Tensor, clients: Sequence[int], held: Sequence[int], count: int) -> list[ScoredStatement]:
+    """Scores of `answers` [K', D] on some clients, of all whose domains are `held` [K], each one of `count` = D."""
+    domains = torch.nn.functional.one_hot(torch.tensor(held), count).double()
+    guesses = {"chance": torch.ones(count, dtype=torch.float64), "most frequent": domains.sum(0)}
+    return [
+        ScoredStatement(
+            stated.tolist(),
+            domains[k].tolist(),
+            _named(stated, held[k]),
+            {name: _named(guess, held[k]) for name, guess in guesses.items()},
+        )
+        for stated, k in zip(answers, clients, strict=True)
+    ]
+
+
+def _named(stated: Tensor, true: int) -> float:
+    """Whether the likeliest of some answers [D] is the true one; of several that are the likeliest, one is named at random."""
+    likeliest = stated == stated.max()
+    return float(likeliest[true]) / int(likeliest.sum())
 
 
 def of_membership(answers: Tensor, members: Tensor) -> list[ScoredStatement]:

@@ -21,7 +21,7 @@ PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
     "meta",
 )
 DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
-TRAINED, INFERENCE = "published-ladder", "inference"
+TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -117,6 +117,7 @@ BLOCKS: Blocks = {
     f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
     "make-targets": catalogue.make_targets,
     INFERENCE: _of_all(INFERENCE, _text_of(inference_table.report)),
+    PROPERTY: _of_all(PROPERTY, _text_of(inference_table.report)),
     TRAINED: _of_attacks(TRAINED, _text_of(ladder_summary.report)),
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     f"{TRAINED}-setting": _of_attacks(TRAINED, findings.setting),

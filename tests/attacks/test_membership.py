@@ -70,7 +70,7 @@ def attacked(method, *, rounds, epochs, sizes=(40, 40), **chosen):
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation),
         candidates=asked.candidates,
-        specification=knowledge.specification(spec),
+        specification=knowledge.specification(spec, flips=False),
     )
     return Attacked(seen, whole, asked.members)
 

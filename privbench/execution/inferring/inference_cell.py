@@ -18,7 +18,7 @@ from privbench import registry, seeds
 from privbench.errors import UserError
 from privbench.execution import at_round, attack_cell, one_attack
 from privbench.execution.attack_cell import CellSeed
-from privbench.execution.inferring import candidate_images
+from privbench.execution.inferring import candidate_domains, candidate_images
 from privbench.records.store import Store
 from privbench.scoring import statement_scores
 from privbench.scoring.statement_scores import ScoredStatement
@@ -62,15 +62,20 @@ def infer_seed(
     seen, _, shot = one.observed()
     images = attack_cell.auxiliary_images(one, seen)
     every = attack_cell.knowledge_of(store, cell, spec, one.federation, seen, shot)
-    asked = None
-    if "candidates" in registry.resolve("attack", name).needs:
+    needs, asked, domains = registry.resolve("attack", name).needs, None, None
+    if "candidates" in needs:
         asked = candidate_images.of_cell(cell, spec, one.federation, seen.round)
         every = replace(every, candidates=asked.candidates)
+    if "domains" in needs:
+        domains = candidate_domains.of_cell(cell, spec, one.federation, data_root)
+        every = replace(every, domains=domains.domains)
     started = time.perf_counter()
     stated = one_attack.infer_from_artifact(
         name, cell.attack_settings, seen, replace(every, auxiliary=images.chosen),
         seeds.of_attacker(spec.id, seen.round), one.place, progress,
     )  # fmt: skip
+    if domains is not None:
+        stated = stated._replace(answers=domains.in_order_of_names(stated.answers))
     seconds = time.perf_counter() - started
     # Read anew, as the attack may have written into what it was given.
     seen, _, shot = one.observed()
@@ -108,8 +113,19 @@ def _of_membership(answers: Tensor, clients: Sequence[int], held: Held) -> list[
     return statement_scores.of_membership(answers, held.members)
 
 
-SCORES: Mapping[str, Score] = {"label distribution": _of_labels, "membership": _of_membership}
+def _of_domains(answers: Tensor, clients: Sequence[int], held: Held) -> list[ScoredStatement]:
+    candidates = candidate_domains.names(held.federation)
+    domains = [candidates.index(client.domain) for client in held.federation.clients]
+    return statement_scores.of_domains(answers, clients, domains, len(candidates))
+
+
+SCORES: Mapping[str, Score] = {
+    "label distribution": _of_labels,
+    "membership": _of_membership,
+    "domain": _of_domains,
+}
 ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {
     "label distribution": lambda fed: list(fed.classes),
     "membership": lambda _: ["member"],
+    "domain": candidate_domains.names,
 }
