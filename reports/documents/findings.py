@@ -19,7 +19,8 @@ from reports.tables.summary.columns import in_rungs
 
 COLUMNS = ("method", "accuracy, %", "paper's attack, dB", "strongest, dB", "over the floor, dB")
 BESIDE_PRINTED = (
-    "method", "accuracy, %", "printed", "paper's attack, dB", "printed", "floor, dB", "strongest attacker here, dB", "it knows",
+    "method", "accuracy, %", "printed", "paper's attack, dB", "printed", "floor, dB", "strongest passive attacker, dB",
+    "it knows", "strongest active server, dB",
 )  # fmt: skip
 BEST, UNTRAINED = "best", "0"
 WHEN = {BEST: "after training", UNTRAINED: "before training"}
@@ -48,26 +49,32 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
 
 
 def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
-    """A row a method: accuracy and the paper's attack as measured and as printed, the best floor, and the strongest attacker.
+    """A row a method: accuracy and the paper's attack as measured and as printed, the best floor, and the strongest attackers.
 
-    The oracle, which holds the victim's own extractor, is no attacker.
+    The passive one has a column for what it knows, and the active one a column of its own. The oracle, which holds the victim's
+    own extractor, is no attacker.
     """
     rows = []
     for name, method_records in by_method(records, round_).items():
         attackers = [r for r in method_records if r.attack not in registry.FLOORS and ladder.rung(r) != ORACLE]
+        passive, active = ([r for r in attackers if r.cell.active == of] for of in (False, True))
         plain = papers_attack(method_records)
-        if plain is None or not attackers:
+        if plain is None or not passive:
             continue
-        best, cell = strongest(attackers), plain.cell
+        best, cell = strongest(passive), plain.cell
         accuracy, psnr = published.of(cell, "accuracy"), published.of_papers_attack(cell)
         rows.append([
             name,
             f"{method_records[0].accuracy.mean:.1f}", NONE if accuracy is None else f"{accuracy.value:.1f}",
             f"{plain.scores.psnr_db:.1f}", NONE if psnr is None else f"{psnr.value:.1f}",
             f"{best.psnr_db.mean - best.gain_db.mean:.1f}",
-            f"{range_text(best.psnr_db, digits=1)} `{best.name}`", knowledge_text(best.first),
+            _named_score(best), knowledge_text(best.first), _named_score(strongest(active)) if active else NONE,
         ])  # fmt: skip
     return render.markdown(BESIDE_PRINTED, rows)
+
+
+def _named_score(of: Measured) -> str:
+    return f"{range_text(of.psnr_db, digits=1)} `{of.name}`"
 
 
 def setting(records: Sequence[AttackRecord]) -> str:

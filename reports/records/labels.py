@@ -235,9 +235,9 @@ def _with_images(tag: str, record: AttackRecord) -> str:
         quality = "" if known.quality_db is None else f" at {known.quality_db:g} dB"
         tag = tag.replace("known images", f"{known.images} known image{'s' * (known.images != 1)}{quality}")
     if rounds is not None:
-        # Those of "best" or "last" are other ones from seed to seed: only what was asked for is named.
-        rounds_ = record.cell.observed_rounds
-        observed = "" if rounds_ is None else f" of {', '.join(map(str, rounds_))}"
+        # Those of "best" or "last" are other ones from seed to seed: only what was asked for, and came before, is named.
+        asked = [r for r in record.cell.observed_rounds or () if r < rounds.observed[-1]]
+        observed = f" of {', '.join(map(str, asked))}" if asked else ""
         tag = tag.replace("earlier rounds", f"earlier rounds{observed} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 
