@@ -47,7 +47,7 @@ FROM_RECORDS = [
     "docs/results/inference.md",
     "docs/results/ladder-photos.md",
     "docs/results/published-cifar10.md",
-    "docs/results/published-claims.md",
+    "docs/papers_claims.md",
     "docs/results/published-ladder.md",
     "docs/results/quick-photos.md",
 ]

@@ -155,3 +155,22 @@ def test_a_shadow_client_holds_the_images_of_one_domain_and_takes_the_attacked_b
     other = shadow_clients.uploads(seen, known, 1, 3, lambda *_: None)
     bias = [s.artifact.gradients["classifier"]["fc3.bias"] for s in (sent, other)]
     assert not torch.equal(*bias)
+
+
+def told_and_not(folder, defense):
+    """The log probability of the clients' own domains, mean over clients, with shadows under the defence and without."""
+    seen, known = attacked(folder, "fedavg", of_two_domains(), defense=defense)
+    plain = dataclasses.replace(known, specification={**known.specification, "defense": "none"})
+    right = torch.tensor([0, 1, 1])
+    return [stated((seen, each))[range(3), right].log().mean() for each in (known, plain)]
+
+
+def test_shadows_under_the_noise_of_the_clients_are_less_sure_where_they_are_wrong(tmp_path):
+    told, untold = told_and_not(tmp_path, "gaussian:0.001")
+    assert told > untold + 5
+
+
+@pytest.mark.parametrize("defense", ["clip:0.05", "dp-sgd:noise=0"])
+def test_clipping_takes_nothing_from_an_attacker_who_does_not_know_it(defense, tmp_path):
+    told, untold = told_and_not(tmp_path, defense)
+    assert min(told, untold) > torch.tensor(0.9).log()

@@ -47,7 +47,10 @@ def test_the_standard_preset_has_every_published_cell_with_a_quarter_of_the_roun
         rounds = -(-full.rounds // 4)
         assert short.train.schedule == full.model_copy(update={"rounds": rounds, "patience": rounds})
         assert short.train.model_copy(update={"schedule": full}) == whole.train
-        assert short.model_copy(update={"preset": "paper", "train": whole.train}) == whole
+        kept = whole.observed_rounds
+        assert short.observed_rounds == (kept and tuple(r for r in kept if r <= rounds))
+        same = {"preset": "paper", "train": whole.train, "observed_rounds": kept}
+        assert short.model_copy(update=same) == whole
 
 
 @pytest.mark.parametrize("name", study_files.names())
