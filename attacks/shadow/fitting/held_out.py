@@ -38,8 +38,8 @@ def trusted(
     ]
 
 
-def _best(kinds: Sequence[Candidate], errors: Sequence[Tensor]) -> Fit:
-    table = torch.stack(list(errors))
+def _best(kinds: Sequence[Candidate], errors: list[Tensor]) -> Fit:
+    table = torch.stack(errors)
     kind, factor = divmod(int(table.argmin()), table.shape[1])
     return Fit(kinds[kind].params, kinds[kind].without.error * (*FACTORS, math.inf)[factor])
 
