@@ -29,12 +29,13 @@ def trusted(
     labels: Sequence[Tensor], progress: Progress,
 ) -> list[Fit]:  # fmt: skip
     """The fit of every client, of several kinds of `candidates`, with its tau; `labels` [n] are those of its images."""
-    by_client = [[one for one in kinds if math.isfinite(one.without.error)] for kinds in zip(*candidates, strict=True)]
+    every = list(zip(*candidates, strict=True))
+    by_client = [[one for one in kinds if math.isfinite(one.without.error)] for kinds in every]
     worth = [(one.without, pairs, y) for kinds, pairs, y in zip(by_client, each, labels, strict=True) for one in kinds]
     errors = iter(_errors(how, prior, worth, progress))
     return [
-        _best(kinds, [next(errors) for _ in kinds]) if kinds else Fit(every[0].params, math.inf)
-        for kinds, every in zip(by_client, zip(*candidates, strict=True), strict=True)
+        _best(kinds, [next(errors) for _ in kinds]) if kinds else Fit(first.params, math.inf)
+        for kinds, (first, *_) in zip(by_client, every, strict=True)
     ]
 
 
