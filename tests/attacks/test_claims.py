@@ -61,6 +61,9 @@ ENOUGH = 6  # victims of which an interval says something
 # It works through rounds of training on what it sends: tests/attacks/test_feature_hijacking.py shows fall, gain and trust.
 # tests/attacks/test_layerwise_attack.py shows fall and gain on networks of a user's own.
 SHOWN_ELSEWHERE = ("feature-hijacking", "model-inconsistency", "client-rows", "generated-images", "layerwise")
+# What one training of secret networks brings varies with the last digits of a processor: over 17 draws of seeds and instruction
+# sets the mean gain was 0.13 to 0.49 dB. tests/attacks/test_seer.py pools three.
+GAIN_SHOWN_ELSEWHERE = ("seer",)
 
 
 # Chosen on other digits with the networks of these seeds (docs/appendix/attacks.md).
@@ -364,7 +367,7 @@ def test_an_attack_lowers_its_own_objective(name, cache_folder):
     falls(CLAIMS[name], made(name, cache_folder)[0])
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name not in GAIN_SHOWN_ELSEWHERE])
 def test_an_attack_beats_the_floor_where_it_claims_to(name, cache_folder):
     gains(CLAIMS[name], made(name, cache_folder)[1])
 
