@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 
 from attacks.common import failed_uploads
-from attacks.common.no_information import class_mean, not_applicable
+from attacks.common.no_information import not_applicable
 from attacks.crafted import classifiers, client_rows, dry_run, magnified
 from attacks.crafted.dry_run import Sent
 from attacks.floors import ClassMean
@@ -77,7 +77,7 @@ class ClientRows:
     ) -> Reconstruction:
         """All images of all clients; UserError where all clients received the same."""
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
-            return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
+            return not_applicable(artifact, knowledge, SENT_HONESTLY)
         if artifact.divided is None:
             raise UserError(
                 "client-rows reads sums of clients that it sent rows of their own, but all clients received the same here; name it "

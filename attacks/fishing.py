@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from attacks.common import closed_form, failed_uploads
 from attacks.common.data_fit import CLIP
-from attacks.common.no_information import class_mean, not_applicable
+from attacks.common.no_information import not_applicable
 from attacks.crafted import classifiers, dry_run, magnified
 from attacks.crafted.dry_run import Sent
 from attacks.crafted.magnified_readout import MagnifiedReadout
@@ -90,7 +90,7 @@ class Fishing:
         """All victims, one image of each at most; UserError where the classifier is not, as far as is known, this attack's."""
         closed_form.check_not_mixed(artifact)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
-            return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
+            return not_applicable(artifact, knowledge, SENT_HONESTLY)
         if not magnified.is_magnified(artifact.weights["classifier"]):
             raise UserError(
                 "fishing reads what its own crafted classifier brought back, but these clients got another one; name it with "

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from attacks.common import closed_form, failed_uploads
 from attacks.common.data_fit import CLIP
-from attacks.common.no_information import class_mean, not_applicable
+from attacks.common.no_information import not_applicable
 from attacks.crafted import classifiers, dry_run
 from attacks.crafted.secret import readout, training
 from attacks.crafted.secret.training import SecretTraining
@@ -79,7 +79,7 @@ class Seer:
         """All victims, one image of each at most."""
         closed_form.check_not_mixed(artifact)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
-            return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
+            return not_applicable(artifact, knowledge, SENT_HONESTLY)
 
         def of_sound(sound: Artifact) -> Reconstruction:
             return readout.read(sound, knowledge, self.decoder_steps, seed, progress)

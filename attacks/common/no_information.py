@@ -20,9 +20,10 @@ def gave_up(reconstruction: Reconstruction) -> Reconstruction:
     return reconstruction._replace(outcome=torch.full_like(reconstruction.restart, Outcome.GAVE_UP))
 
 
-def not_applicable(reconstruction: Reconstruction) -> Reconstruction:
-    """A reconstruction that says of every victim that there was nothing for the attack to read; a floor stands in its place."""
-    return reconstruction._replace(outcome=torch.full_like(reconstruction.restart, Outcome.NOT_APPLICABLE))
+def not_applicable(artifact: Artifact, knowledge: Knowledge, note: str) -> Reconstruction:
+    """Class means, and for every victim that there was nothing for the attack to read; the note says why."""
+    means = class_mean(artifact, knowledge)
+    return means._replace(outcome=torch.full_like(means.restart, Outcome.NOT_APPLICABLE), notes=(note,))
 
 
 def _auxiliary(knowledge: Knowledge) -> Batch:

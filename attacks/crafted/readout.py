@@ -74,7 +74,7 @@ class Readout:
         artifact = updates.nearly_gradients(artifact)
         closed_form.check_not_mixed(artifact)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
-            return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
+            return not_applicable(artifact, knowledge, SENT_HONESTLY)
         first = artifact.model.classifier.features_layer
         if first is None or not classifiers.is_crafted(artifact.weights["classifier"], first):
             raise UserError(
