@@ -10,6 +10,8 @@ lines run together, markers lie within one another: a higher rung has a smaller 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,14 +26,15 @@ from privbench.records.schema import AttackRecord
 from reports.figures.drawing import line_ends, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import line_style
-from reports.records import grouping
-from reports.records.labels import attacker_text, label, place, unique
+from reports.records import grouping, labels
+from reports.records.labels import label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest
 from reports.records.quotable import quotable
 from reports.tables import ladder
 
 PANEL_INCHES = 1.75
 SINGLE_INCHES = 2.0  # of one method by itself
+MANY_LINES = 8  # of a panel: more of them need larger panels
 MOST_NAMED = 2  # panels; beside more of them there is no room for names
 FLOOR_NAME = "best floor"
 LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
@@ -40,8 +43,11 @@ ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "line
 KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
 TALL_DB = 50.0  # once something is as tall
 SIDE_POINTS = 9.0  # beside the first and the last round, at least
-STEP_POINTS = 1.6  # between the lines of one panel
+STEP_POINTS = 1.6  # between the lines of one panel, at most
+SPREAD = 0.7  # of the way between two attacked rounds, at most, over which the lines of a round are spread
 LEAST_GAP_INCHES = 0.07  # between the names of two ticks
+
+attacker_text = partial(labels.attacker_text, over_rounds=True)
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
@@ -56,23 +62,33 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     series_styles = {tag: _series_style(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
-    height = PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES
+    of_methods = {name: [r for r in attacks if label(r.cell) == name] for name in methods}
+    lines = {name: len(set(map(attacker_text, of_method))) for name, of_method in of_methods.items()}
+    many = max(lines.values()) > MANY_LINES
+    height = PANEL_INCHES if len(methods) > 1 and not many else SINGLE_INCHES
     # One or two panels stand beneath each other: that leaves room for names beside them.
-    figure, panels = style.panels(len(methods), height, large=len(methods) <= MOST_NAMED, sharex=True, sharey=True)
-    rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
+    figure, panels = style.panels(len(methods), height, large=len(methods) <= MOST_NAMED or many, sharey=True)
+    rounds = _names(attacks)
     top = max(r.scores.psnr_db for r in attacks)
     tall = top > TALL_DB
     across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]
     wide = figure.get_figwidth() / across
     names = {tag: f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}" for tag in tags}
+    for axes in panels:
+        _scale(axes, rounds)
+    steps = {
+        name: _step_points(axes, of_methods[name], rounds, wide - 0.45)
+        for axes, name in zip(panels, methods, strict=True)
+    }
+    side = max(SIDE_POINTS, *((lines[name] - 1) / 2 * steps[name] + LARGEST_MARKER for name in methods))
     ends = []
     for axes, name, short in zip(panels, methods, style.series_names(methods), strict=True):
-        last = _panel(axes, [r for r in attacks if label(r.cell) == name], series_styles)
+        last = _panel(axes, of_methods[name], series_styles, steps[name])
         floor = Point(FLOOR_NAME, FLOOR["color"], *last.pop(FLOOR_NAME))
         ends.append(
             (axes, [*(Point(names[tag], series_styles[tag]["color"], *end) for tag, end in last.items()), floor])
         )
-        _axes(axes, rounds, wide - 0.45, len(series_styles))
+        _axes(axes, rounds, _names(of_methods[name]), wide - 0.45, side)
         if tall:
             _press(axes, top)
         title = style.wrapped(short, wide - 0.2, style.FONT_POINTS)
@@ -87,6 +103,11 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     else:
         style.legend(figure, handles)
     return style.save(figure, stem)
+
+
+def _names(records: Sequence[AttackRecord]) -> dict[float, str]:
+    """What each attacked round is called, in the order of rounds."""
+    return {fmean(r.rounds): _round_text(r) for r in sorted(records, key=lambda r: fmean(r.rounds))}
 
 
 def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
@@ -106,10 +127,33 @@ def _series_style(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) 
     return line_style(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
 
 
+def _scale(axes: Axes, rounds: dict[float, str]) -> None:
+    """Linear to round 1 and logarithmic beyond; logarithmic throughout where no round is below 1."""
+    if min(rounds) < 1:
+        axes.set_xscale("symlog", linthresh=1, linscale=0.7)
+    else:
+        axes.set_xscale("log")
+
+
+def _step_points(axes: Axes, records: Sequence[AttackRecord], rounds: dict[float, str], inches: float) -> float:
+    """How far to the side each line of a panel stands from the one before: never so far that it seems to be of another round."""
+    lines = len(unique(map(attacker_text, records)))
+    shown = sorted({fmean(r.rounds) for r in records})
+    least, most = _drawn_at(axes, [min(rounds), max(rounds)])
+    gaps = [b - a for a, b in pairwise(_drawn_at(axes, shown))]
+    nearest = min(gaps, default=most - least) / (most - least) * (inches * 72 - 2 * SIDE_POINTS)
+    return float(min(STEP_POINTS, SPREAD * nearest / max(1, lines - 1)))
+
+
+def _drawn_at(axes: Axes, rounds: Sequence[float]) -> list[float]:
+    """Where rounds stand on the scale of their axis."""
+    return [float(x) for x, _ in axes.transScale.transform([(r, 1) for r in rounds])]
+
+
 def _panel(
-    axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]]
+    axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]], step: float
 ) -> dict[str, tuple[float, float]]:
-    """One method; where the line of each tag ends, and that of the floor."""
+    """One method, its lines `step` points beside each other; where the line of each tag ends, and that of the floor."""
     floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
     rounds = [when for when, *_ in floor]
     axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
@@ -117,13 +161,13 @@ def _panel(
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
     ends = {FLOOR_NAME: floor[-1][:2]}
-    for i, (tag, series_style) in enumerate(series_styles.items()):
+    present = [tag for tag in series_styles if tag in map(attacker_text, records)]
+    for i, tag in enumerate(present):
+        series_style = series_styles[tag]
         # So much to the side that the bars of one round do not lie on each other.
-        aside = (i - (len(series_styles) - 1) / 2) * STEP_POINTS / 72
+        aside = (i - (len(present) - 1) / 2) * step / 72
         moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
         line = points([r for r in records if attacker_text(r) == tag])
-        if not line:
-            continue
         psnr = [row.psnr_db for _, row in line]
         # The limits of an axis leave out what is drawn aside.
         axes.update_datalim(
@@ -138,21 +182,19 @@ def _panel(
     return ends
 
 
-def _axes(axes: Axes, rounds: dict[float, str], inches: float, lines: int) -> None:
-    """The scale of rounds; `inches` is about how wide the axis is drawn, and so many lines are moved aside on it."""
-    side = max(SIDE_POINTS, (lines - 1) / 2 * STEP_POINTS + LARGEST_MARKER)
-    if min(rounds) < 1:
-        axes.set_xscale("symlog", linthresh=1, linscale=0.7)
-    else:
-        axes.set_xscale("log")
-    ends = axes.transScale.transform([(min(rounds), 1), (max(rounds), 1)])[:, 0]
+def _axes(axes: Axes, rounds: dict[float, str], own: dict[float, str], inches: float, side: float) -> None:
+    """The limits that all panels share, `side` points beyond the rounds, and the names of a panel's `own` rounds.
+
+    inches   about how wide the axis is drawn
+    """
+    ends = _drawn_at(axes, [min(rounds), max(rounds)])
     beside = side / 72 / inches * (ends[1] - ends[0])
     wide = axes.transScale.inverted().transform([(ends[0] - beside, 1), (ends[1] + beside, 1)])
     axes.set_xlim(wide[0, 0], wide[1, 0])
-    named = _spaced(axes, rounds, inches)
+    named = _spaced(axes, own, inches)
     axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
+    axes.xaxis.set_major_formatter(lambda x, _: next((own[r] for r in named if abs(x - r) < 1e-9), ""))
     style.plain(axes)
     axes.margins(y=0.08)
 

@@ -224,19 +224,22 @@ def pooled_text(record: AttackRecord) -> str:
     return "" if count is None else f"; pools {count} upload{'s' * (count != 1)} a client"
 
 
-def attacker_text(record: AttackRecord) -> str:
-    """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared"."""
-    return _with_images(record.knowledge.tag_in_general, record)
+def attacker_text(record: AttackRecord, *, over_rounds: bool = False) -> str:
+    """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared".
+
+    With `over_rounds` it is the same at every attacked round: it names all rounds that the server was to keep.
+    """
+    return _with_images(record.knowledge.tag_in_general, record, over_rounds)
 
 
-def _with_images(tag: str, record: AttackRecord) -> str:
+def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> str:
     images, known, rounds = record.cell.auxiliary, record.knowledge.known, record.knowledge.rounds
     if known is not None:
         quality = "" if known.quality_db is None else f" at {known.quality_db:g} dB"
         tag = tag.replace("known images", f"{known.images} known image{'s' * (known.images != 1)}{quality}")
     if rounds is not None:
         # Those of "best" or "last" are other ones from seed to seed: only what was asked for, and came before, is named.
-        asked = [r for r in record.cell.observed_rounds or () if r < rounds.observed[-1]]
+        asked = [r for r in record.cell.observed_rounds or () if over_rounds or r < rounds.observed[-1]]
         observed = f" of {', '.join(map(str, asked))}" if asked else ""
         tag = tag.replace("earlier rounds", f"earlier rounds{observed} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag

@@ -11,7 +11,7 @@ from privbench import registry
 from reports.documents import published
 from reports.figures import psnr_by_round
 from reports.figures.drawing import style
-from reports.records import measured
+from reports.records import labels, measured
 from reports.records.labels import REFUSED, Gap, fields_of
 from reports.records.number_text import range_text
 from reports.running import ladder_cells
@@ -272,6 +272,33 @@ def test_every_marker_lies_within_its_panel_however_many_lines_there_are(tmp_pat
             across = line.get_transform().transform(line.get_xydata())[:, 0]
             assert inside.x0 <= min(across) - half
             assert max(across) + half <= inside.x1
+
+
+def test_lines_beside_each_other_stay_nearest_to_their_own_round(tmp_path, monkeypatch, repository):
+    figures = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
+    psnr_by_round.write(published.attacked(repository, "published-ladder"), tmp_path / "x")
+    figures[0].draw_without_rendering()
+    panels = [axes for axes in figures[0].axes if axes.get_visible()]
+    assert len(panels) == 5
+    for axes in panels:
+        lines = [container.lines[0] for container in axes.containers]
+        rounds = sorted({float(x) for line in lines for x in line.get_xdata()})
+        stand = axes.transData.transform([(r, 10) for r in rounds])[:, 0]
+        for line in lines:
+            for r, x in zip(line.get_xdata(), line.get_transform().transform(line.get_xydata())[:, 0], strict=True):
+                assert abs(stand - x).argmin() == rounds.index(r)
+        # Each panel names rounds of its own.
+        assert {float(x) for x in axes.xaxis.get_majorticklocs()} <= set(rounds)
+        assert 0 in axes.xaxis.get_majorticklocs()
+
+
+def test_a_server_that_keeps_rounds_has_one_line_over_the_attacked_ones(repository):
+    records = [r for r in published.attacked(repository, "published-ladder") if r.attack == "chained"]
+    assert len({r.cell.round for r in records}) > 1
+    assert len(set(map(labels.attacker_text, records))) > 1
+    (text,) = set(map(psnr_by_round.attacker_text, records))
+    assert text.endswith("earlier rounds of 0, 1, 2, 5, 10, 20, 50 (12 uploads)")
 
 
 def test_what_is_far_above_the_rest_is_drawn_lower_and_said_so(records, tmp_path, monkeypatch):
