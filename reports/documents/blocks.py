@@ -119,6 +119,7 @@ BLOCKS: Blocks = {
     INFERENCE: _of_all(INFERENCE, _text_of(inference_table.report)),
     PROPERTY: _of_all(PROPERTY, _text_of(inference_table.report)),
     TRAINED: _of_attacks(TRAINED, _text_of(ladder_summary.report)),
+    f"{TRAINED}-shorter": _of_attacks(TRAINED, findings.between_rounds, 20, 25),
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     "quick-cifar10": _of_attacks("quick-cifar10", findings.beside_printed),

@@ -6,9 +6,12 @@ A sentence's words follow from its numbers, so that it stays true when the recor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from privbench import registry, spec
 from privbench.records.schema import AttackRecord, Record
+from privbench.scoring import statistics
+from privbench.scoring.statistics import Interval
 from reports.records import knowledge_sets, measured, published
 from reports.records.labels import attacker_text, knowledge_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, papers_attack, strongest
@@ -22,6 +25,7 @@ BESIDE_PRINTED = (
     "method", "accuracy, %", "printed", "paper's attack, dB", "printed", "floor, dB", "strongest passive attacker, dB",
     "it knows", "strongest active server, dB",
 )  # fmt: skip
+BETWEEN_ROUNDS = ("method", "the attacker knows", "round {early}, dB", "round {late}, dB", "difference, dB")
 BEST, UNTRAINED = "best", "0"
 WHEN = {BEST: "after training", UNTRAINED: "before training"}
 # The addresses of whole tables, from docs/results.md.
@@ -75,6 +79,41 @@ def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
 
 def _named_score(of: Measured) -> str:
     return f"{range_text(of.psnr_db, digits=1)} `{of.name}`"
+
+
+def between_rounds(records: Sequence[AttackRecord], early: int, after: int) -> str:
+    """A row a set of knowledge: its best attack at round `early` and at the best round, and the difference, victim by victim.
+
+    Of the methods whose best round comes later than `after`: a schedule of so many rounds gives all others the same networks.
+    """
+    over_rounds = partial(attacker_text, over_rounds=True)
+    at = {round_: by_method(records, round_) for round_ in (str(early), BEST)}
+    rows, late = [], set()
+    for name in at[BEST]:
+        if max(at[BEST][name][0].rounds) <= after or name not in at[str(early)]:
+            continue
+        late |= set(at[BEST][name][0].rounds)
+        first, last = (
+            {row.knowledge: row.best for row in knowledge_sets.rows(in_rungs(at[round_][name]), over_rounds)}
+            for round_ in at
+        )
+        # Where the same attacks are the best for more knowledge too, once.
+        pairs: dict[tuple[str, ...], str] = {}
+        for k in [k for k in last if k in first]:
+            pairs.setdefault(tuple(r.id for of in (first[k], last[k]) for r in of.attacks), k)
+        for knowledge in pairs.values():
+            one, other = first[knowledge], last[knowledge]
+            gap = range_text(_difference(one, other), sign=True)
+            rows.append([name, knowledge, _named_score(one), _named_score(other), gap])
+    return render.markdown([title.format(early=early, late=span(sorted(late))) for title in BETWEEN_ROUNDS], rows)
+
+
+def _difference(one: Measured, other: Measured) -> Interval:
+    """The mean of the same victims' differences, one less the other; ValueError where the victims are others."""
+    before, after = ({(v.seed, v.client, *v.images): v for v in of.victims} for of in (one, other))
+    if before.keys() != after.keys():
+        raise ValueError("these attacks have other victims, so that no differences are paired")
+    return statistics.interval([before[k].psnr_db - v.psnr_db for k, v in after.items()], list(after.values()))
 
 
 def setting(records: Sequence[AttackRecord]) -> str:

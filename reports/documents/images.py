@@ -12,9 +12,9 @@ from pathlib import Path
 
 from privbench.system import files
 from reports.documents import benchmarks, published
-from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS, SECURE_GAN
+from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS, SECURE_GAN, TRAINED
 from reports.documents.findings import BEST
-from reports.figures import curves, epsilon_curve, scatter
+from reports.figures import curves, epsilon_curve, psnr_by_round, scatter
 from reports.records import grouping
 
 FOLDER = Path("docs/images")
@@ -27,6 +27,10 @@ def _photos_scatter(root: Path, stem: Path) -> list[Path]:
 def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
     records = published.read(published.path_of(root, CIFAR10))
     return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
+
+
+def _trained_rounds(root: Path, stem: Path) -> list[Path]:
+    return psnr_by_round.write(published.attacked(root, TRAINED), stem)
 
 
 def _stability(root: Path, stem: Path) -> list[Path]:
@@ -50,6 +54,7 @@ def _benchmarks(name: str, root: Path, stem: Path) -> list[Path]:
 IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
+    f"{TRAINED}-rounds": _trained_rounds,
     f"{DEFENCES}-epsilon": _defences_epsilon,
     f"{SECURE_GAN}-stability": _stability,
 }

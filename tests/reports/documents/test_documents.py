@@ -170,6 +170,33 @@ def test_measured_values_stand_beside_the_printed_ones_and_the_oracle_is_no_atta
     assert row[7:] == ["gradient", "-"]
 
 
+def at_rounds(method, early, late, best):
+    """An attack at rounds 20 and `best` on the same victims, PSNR by functions of them."""
+
+    def of(round_, number, psnr):
+        made = with_psnr(record(method, seeds=range(5), round_=round_), psnr)
+        return made.model_copy(update={"seeds": [s.model_copy(update={"round": number}) for s in made.seeds]})
+
+    return [of("20", 20, early), of("best", best, late)]
+
+
+def test_two_rounds_are_compared_victim_by_victim_where_the_best_comes_late():
+    late = at_rounds("fedcg", lambda v: 14.0 + v.seed + v.client, lambda v: 15.5 + v.seed + v.client, 34)
+    table = findings.between_rounds(
+        [*late, *at_rounds("fedavg", lambda v: 20.0, lambda v: 21.0, 25)], 20, 25
+    ).splitlines()
+    titles, rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (table[0], table[2]))
+    assert titles[2:] == ["round 20, dB", "round 34, dB", "difference, dB"]
+    assert len(table) == 3
+    assert rows[0] == "FedCG"
+    # The victims' own levels differ by more than a dB, their differences do not.
+    assert rows[4] == "-1.50 [-1.50, -1.50]"
+    assert [cell.endswith("`dlg`") for cell in rows[2:4]] == [True, True]
+    shown = [record_.model_copy(update={"seeds": record_.seeds[i:]}) for i, record_ in enumerate(late)]
+    with pytest.raises(ValueError, match="other victims"):
+        findings.between_rounds(shown, 20, 25)
+
+
 @pytest.mark.parametrize(
     ("psnr", "verdict"),
     [
