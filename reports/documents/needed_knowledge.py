@@ -1,0 +1,54 @@
+"""What a server must know to see the images of one method: sets of knowledge against data sets, of several committed tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from privbench import registry
+from privbench.records.schema import AttackRecord
+from reports.documents.findings import by_method
+from reports.records import knowledge_sets
+from reports.records.labels import unique
+from reports.records.measured import Measured
+from reports.records.number_text import NONE, range_text
+from reports.tables import render
+from reports.tables.summary.columns import in_rungs
+
+FLOOR = "nothing: the best floor"
+
+
+def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str) -> str:
+    """A row a set of knowledge, a column a table: PSNR of the best attack within it, and its gain over the floor, both in dB.
+
+    tables   title -> records, among which are those of `method` at round `round_`; ValueError where there are none
+    """
+    columns = {title: _of(records, method, round_) for title, records in tables.items()}
+    best = {
+        title: {r.knowledge: r.best for r in knowledge_sets.rows(in_rungs(c), _tag)} for title, c in columns.items()
+    }
+    floors = [next(iter(rows.values())).floor for rows in best.values()]
+    every = in_rungs([r for c in columns.values() for r in c if r.attack not in registry.FLOORS])
+    rows = [
+        [FLOOR, *(f"{floor.psnr_db:.1f}" for floor in floors)],
+        *([tag, *(_cell(best[title].get(tag)) for title in columns)] for tag in unique(map(_tag, every))),
+    ]
+    return render.markdown(["the server knows", *columns], rows)
+
+
+def _of(records: Sequence[AttackRecord], method: str, round_: str) -> list[AttackRecord]:
+    found = by_method(records, round_).get(method, [])
+    if not found:
+        raise ValueError(f"no record of {method} at round {round_}")
+    return found
+
+
+def _tag(record: AttackRecord) -> str:
+    """A set of knowledge; how many images or uploads are known is said by the page."""
+    return record.knowledge.tag_in_general
+
+
+def _cell(row: Measured | None) -> str:
+    if row is None:
+        return NONE
+    score = f"{row.psnr_db.mean:.1f} ({range_text(row.gain_db, sign=True, digits=1)})"
+    return f"{render.bold(score) if row.is_sure else score} {render.small(row.name)}"
