@@ -55,8 +55,8 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
 def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
     """A row a method: accuracy and the paper's attack as measured and as printed, the best floor, and the strongest attackers.
 
-    The passive one has a column for what it knows, and the active one a column of its own. The oracle, which holds the victim's
-    own extractor, is no attacker.
+    The passive one has a column for what it knows: two sets where the halves of the victims choose unlike attacks. The active one
+    has a column of its own. The oracle, which holds the victim's own extractor, is no attacker.
     """
     rows = []
     for name, method_records in by_method(records, round_).items():
@@ -72,9 +72,17 @@ def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
             f"{method_records[0].accuracy.mean:.1f}", NONE if accuracy is None else f"{accuracy.value:.1f}",
             f"{plain.scores.psnr_db:.1f}", NONE if psnr is None else f"{psnr.value:.1f}",
             f"{best.psnr_db.mean - best.gain_db.mean:.1f}",
-            _named_score(best), knowledge_text(best.first), _named_score(strongest(active)) if active else NONE,
+            _named_score(best), " or ".join(unique(map(knowledge_text, best.attacks))), _of_active(active),
         ])  # fmt: skip
     return render.markdown(BESIDE_PRINTED, rows)
+
+
+def _of_active(records: Sequence[AttackRecord]) -> str:
+    """The strongest active server, of those that sent crafted networks to anybody."""
+    applied = [r for r in records if r.scores.not_applicable < r.scores.n]
+    if applied:
+        return _named_score(strongest(applied))
+    return f"sends nothing crafted: {', '.join(f'`{r.attack}`' for r in records)}" if records else NONE
 
 
 def _named_score(of: Measured) -> str:

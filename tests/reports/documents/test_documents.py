@@ -22,7 +22,7 @@ from reports.records.labels import label
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
 from tests.builders.paper_cells import paper_cells
-from tests.builders.records import record, with_psnr
+from tests.builders.records import changed, record, with_knowledge, with_psnr, with_victims
 
 ONE = {"one": lambda root: f"from {root.name}\n\n- a\n"}
 
@@ -168,6 +168,41 @@ def test_measured_values_stand_beside_the_printed_ones_and_the_oracle_is_no_atta
     assert row[6].startswith("20.0 [")
     assert row[6].endswith("`calibrated`")
     assert row[7:] == ["gradient", "-"]
+
+
+def test_two_attackers_who_share_a_place_are_both_named_with_what_they_know():
+    order = [
+        v.images for v in sorted(record("fedcg", seeds=range(5)).victims, key=lambda v: (v.seed, v.client, v.images))
+    ]
+    psnr = {
+        "calibrated": lambda v: 20.0 + order.index(v.images) % 2,
+        "chained": lambda v: 21.0 - order.index(v.images) % 2,
+    }
+    tags = {"calibrated": "gradient + known images", "chained": "gradient + earlier rounds"}
+    records = [record("fedcg", attack="feature-statistics", seeds=range(5))]
+    for name, of in psnr.items():
+        made = with_knowledge(with_psnr(record("fedcg", attack=name, seeds=range(5)), of), tag=tags[name])
+        records.append(made.model_copy(update={"id": made.cell.id}))
+    table = findings.beside_printed(records).splitlines()
+    row = [cell.strip() for cell in table[2].split("|")[1:-1]]
+    named = re.search(r"`(.*)`$", row[6])[1].split("/")
+    assert len(named) == 2
+    assert row[7] == " or ".join(tags[name] for name in named)
+
+
+def test_an_active_server_that_sent_nothing_crafted_has_no_score():
+    absent, sent = (
+        changed(record("fedavg", attack=name, seeds=range(5)), active=True) for name in ("imprint", "feature-hijacking")
+    )
+    absent = with_victims(absent, [v.model_copy(update={"outcome": "not applicable"}) for v in absent.victims])
+
+    def cell(*active):
+        table = findings.beside_printed([record("fedavg", attack="dlg", seeds=range(5)), *active]).splitlines()
+        return table[2].split("|")[-2].strip()
+
+    assert cell() == "-"
+    assert cell(absent) == "sends nothing crafted: `imprint`"
+    assert cell(absent, sent).endswith("`feature-hijacking`")
 
 
 def at_rounds(method, early, late, best):
