@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from privbench.records.schema import AttackRecord, Record
-from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
+from reports.documents import (
+    benchmarks,
+    catalogue,
+    claims,
+    findings,
+    model_accuracy,
+    needed_knowledge,
+    published,
+    training_time,
+)
 from reports.documents.pages import Blocks
 from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, variants
 from reports.tables.report import Report
@@ -97,6 +106,16 @@ def _papers_attack(preset: str) -> Callable[[Path], str]:
     return text
 
 
+def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
+    """A block of what a server must know to see the images of one method after training; `tables` are titles and names."""
+
+    def text(root: Path) -> str:
+        read = {title: published.attacked(root, name) for title, name in tables.items()}
+        return needed_knowledge.table(read, method, findings.BEST)
+
+    return text
+
+
 BLOCKS: Blocks = {
     "attacks": catalogue.attacks,
     "backbones": catalogue.backbones,
@@ -123,6 +142,10 @@ BLOCKS: Blocks = {
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     "quick-cifar10": _of_attacks("quick-cifar10", findings.beside_printed),
+    **{
+        f"quick-beside-published-{method.lower()}": _needed(method, {"quick": "quick-cifar10", "published": TRAINED})
+        for method in (FEDAVG, *PRIVATE)
+    },
     "quick-cifar10-setting": _of_attacks("quick-cifar10", findings.setting),
     f"{TRAINED}-setting": _of_attacks(TRAINED, findings.setting),
     META: _of_all(META, _text_of(task_table.report)),
@@ -150,6 +173,7 @@ BLOCKS: Blocks = {
     f"{CIFAR10}-models": _of_all(CIFAR10, model_accuracy.table),
     f"{CIFAR10}-nearest": _of_all(CIFAR10, model_accuracy.nearest, TABLES),
     f"{CIFAR10}-orderings": _of_all(CIFAR10, model_accuracy.orderings, "FedCG", TABLES),
+    f"{CIFAR10}-time": _of_all(CIFAR10, training_time.table),
     f"{CIFAR10}-shorter": _of_all(CIFAR10, model_accuracy.shorter, (5, 10, 15, 20, 25)),
     f"{CIFAR10}-setting": _of_all(CIFAR10, model_accuracy.schedule),
     PAPERS_ATTACK: _papers_attack("quick"),

@@ -44,7 +44,7 @@ def _of(records: Sequence[AttackRecord], method: str, round_: str) -> list[Attac
 
 def _tag(record: AttackRecord) -> str:
     """A set of knowledge; how many images or uploads are known is said by the page."""
-    return record.knowledge.tag_in_general
+    return str(record.knowledge.tag)
 
 
 def _cell(row: Measured | None) -> str:

@@ -1,0 +1,66 @@
+"""Tables of what a server must know, over several committed tables, and of how long training took."""
+
+import pytest
+
+from reports.documents import needed_knowledge, training_time
+from tests.builders.records import changed, record, with_knowledge, with_psnr
+
+FLOOR_DB = 13.0
+
+
+def attacked(name, tag, psnr, needs, seeds=5):
+    made = record("fedcg", attack=name, seeds=range(seeds))
+    made = with_psnr(made, lambda v: psnr + 0.1 * v.seed)
+    made = made.model_copy(
+        update={"seeds": [s.model_copy(update={"victims": [_floored(v) for v in s.victims]}) for s in made.seeds]}
+    )
+    made = with_knowledge(made, tag=tag, needs=needs)
+    return made.model_copy(update={"id": made.cell.id})
+
+
+def _floored(victim):
+    return victim.model_copy(update={"floors": {"grey": FLOOR_DB}})
+
+
+def rows(tables):
+    lines = needed_knowledge.table(tables, "FedCG", "best").splitlines()
+    return {cells[0]: cells[1:] for cells in ([c.strip() for c in line.split("|")[1:-1]] for line in lines)}
+
+
+def test_a_row_is_the_best_attack_that_knows_it_and_a_table_without_one_says_so():
+    gradient = attacked("dlg", "gradient", 5.0, ["gradient:classifier"])
+    images = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"])
+    whole = rows({"one": [gradient, images], "other": [gradient]})
+    assert whole["the server knows"] == ["one", "other"]
+    assert whole["nothing: the best floor"] == ["13.0", "13.0"]
+    assert whole["gradient"][0].startswith("5.2 (-7.8 [")
+    assert whole["gradient"][0].endswith("<sub>dlg</sub>")
+    assert whole["gradient + auxiliary"][0].startswith("**20.2 (+7.2 [")
+    # No attack with that knowledge was made there.
+    assert whole["gradient + auxiliary"][1] == "-"
+
+
+def test_whoever_knows_more_can_make_the_attack_that_knows_less():
+    gradient = attacked("staged", "gradient", 25.0, ["gradient:classifier"])
+    images = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"])
+    whole = rows({"one": [gradient, images]})
+    assert whole["gradient + auxiliary"] == whole["gradient"]
+
+
+def test_few_seeds_are_not_bold():
+    few = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"], seeds=2)
+    assert not rows({"one": [few]})["gradient + auxiliary"][0].startswith("**")
+
+
+def test_a_table_of_another_method_is_refused():
+    with pytest.raises(ValueError, match="no record of FedCG"):
+        rows({"one": [record("fedavg")]})
+
+
+def test_a_paused_round_does_not_lengthen_the_usual_one():
+    made = changed(record("fedavg", attack=None, seeds=range(1)))
+    training = made.training[0]
+    rounds = [r.model_copy(update={"seconds": s}) for r, s in zip(training.rounds, (10.0, 5000.0, 20.0), strict=True)]
+    seeds = [made.seeds[0].model_copy(update={"training": training.model_copy(update={"rounds": rounds})})]
+    (row,) = training_time.table([made.model_copy(update={"seeds": seeds})]).splitlines()[2:]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["FedAvg", "3", "10", "20", "5,000", "0.0"]
