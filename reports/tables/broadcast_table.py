@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from privbench import registry
+from privbench.records.entries import AttackedSeed, BroadcastCheck
 from privbench.records.schema import AttackRecord
 from privbench.scoring.broadcast_checks import CHECKS
-from reports.records.labels import label, place, round_text
+from reports.records.labels import label, place, round_place, round_text
 from reports.records.number_text import NONE
 from reports.records.quotable import is_quotable
 from reports.tables.report import Table
@@ -21,8 +22,10 @@ HOW = (
     "A client computes these numbers of the networks that it received: the largest weight; on 16 of its images the loss, the norm "
     "of its gradient, and how far one image's gradient exceeds all others together; and how far a received generator's features "
     "are from its own. A cell says how many times the honest number that is: median [least, most] over clients and seeds. "
-    "A multiple of 1 cannot be noticed. A server that knows the checks may pass them."
+    "A multiple of 1 cannot be noticed. A server that knows the checks may pass them. Where crafted networks would bring back no "
+    "more, it sends the honest ones: there is nothing to notice, and such seeds have no multiple."
 )
+HONEST = "sent the honest networks"
 
 
 def tables(records: Sequence[AttackRecord]) -> list[Table]:
@@ -30,23 +33,37 @@ def tables(records: Sequence[AttackRecord]) -> list[Table]:
     shown = [r for r in records if is_quotable(r.cell.preset) and any(s.broadcast for s in r.seeds)]
     if not shown:
         return []
-    ordered = sorted(shown, key=lambda r: (place(r.cell), r.cell.round, r.attack))
+    ordered = sorted(shown, key=lambda r: (place(r.cell), round_place(r.cell.round), r.cell.round, r.attack))
     rows = [
-        [
-            registry.short(r.cell.train.dataset),
-            label(r.cell),
-            round_text(r.cell.round),
-            r.attack,
-            *(_text(r, check) for check in CHECKS),
-        ]
+        [registry.short(r.cell.train.dataset), label(r.cell), round_text(r.cell.round), *_attack_and_texts(r)]
         for r in ordered
     ]
     return [Table(TITLE, ("data set", "method", "round", "attack", *CHECKS), rows, text=[HOW], on_paper=())]
 
 
-def _text(record: AttackRecord, check: str) -> str:
+def _attack_and_texts(record: AttackRecord) -> list[str]:
+    """The attack, and of each check the multiples in those seeds in which the server sent crafted networks."""
+    checked = [seed for seed in record.seeds if seed.broadcast]
+    crafted = [seed for seed in checked if not _is_honest(seed)]
+    if not crafted:
+        return [record.attack, HONEST, *[NONE] * (len(CHECKS) - 1)]
+    honest = len(checked) - len(crafted)
+    remark = f" (honest in {honest} of {len(checked)} seeds)" if honest else ""
+    each = [check for seed in crafted for check in seed.broadcast or ()]
+    return [record.attack + remark, *(_text(each, check) for check in CHECKS)]
+
+
+def _is_honest(seed: AttackedSeed) -> bool:
+    """Whether the server sent the honest networks to all: the attack applies to no victim, and no number of any client differs.
+
+    Equal numbers alone would not say so, as these checks do not see every change of what was sent.
+    """
+    applies = any(v.outcome != "not applicable" for v in seed.victims)
+    return not applies and all(check.sent == check.honest for check in seed.broadcast or ())
+
+
+def _text(checks: Sequence[BroadcastCheck], check: str) -> str:
     """One cell; "not finite" where the sent number of any client is not."""
-    checks = [each for seed in record.seeds for each in seed.broadcast or ()]
     if any(check in each.sent and each.sent[check] is None for each in checks):
         return "not finite"
     ratios = [ratio for each in checks if (ratio := each.ratio(check)) is not None]

@@ -12,6 +12,7 @@ from typing import Any
 from privbench import registry
 from privbench.observation import knowledge
 from privbench.records import checks
+from privbench.records.means import Scores
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import grouping, guarantees, knowledge_sets, quotable, table_checks
@@ -47,7 +48,7 @@ SHOWN_IN_SMOKE = frozenset(
         "accuracy of the trained method, %",
         "accuracy of the attacked networks, %",
         "attacked round",
-        "n / failures",
+        "n",
         guarantees.EPSILON,
         guarantees.AUDITED,
     }
@@ -79,16 +80,20 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
 
 def how(records: Sequence[AttackRecord]) -> str:
     """How to read the tables, with how many cells may stand out by chance."""
-    cells = sum(
-        len(knowledge_sets.rows(column, attacker_text, of_round))
+    cells = [
+        row
         for of_round in rounds_of(records)
         for column in columns_of(of_round, []).values()
-    )
+        for row in knowledge_sets.rows(column, attacker_text, of_round)
+    ]
+    failed = " Behind the name stands for how many of the n victims it failed, if any; they count with their score."
     return (
-        f"A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less. It is bold where "
-        f"{LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor lies above 0, each cell "
-        f"by itself: of {cells} cells that gained nothing at most about {cells * 0.025:.0f} would be bold by chance. "
-        "The long tables hold every attack, and tests adjusted for their number." + _of_sharing(records)
+        "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less."
+        + (failed if any(row.best.scores.failures for row in cells) else "")
+        + f" It is bold where {LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor "
+        f"lies above 0, each cell by itself: of {len(cells)} cells that gained nothing at most about {len(cells) * 0.025:.0f} would be "
+        "bold by chance. The long tables hold every attack, its failures, and tests adjusted for their number."
+        + _of_sharing(records)
     )
 
 
@@ -132,12 +137,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
         cells = [_cell(rows[name].get(tag), tag, column, _of(lost, name)) for name, column in columns.items()]
         body.append([f"{rungs(alike)} {tag}", *cells])
     body += _published_row("published, dB", columns, _published_psnr)
-    body.append(
-        row(
-            "n / failures",
-            lambda column: f"{span(sorted({r.scores.n for r in column}))} / {max(r.scores.failures for r in column)}",
-        )
-    )
+    body.append(row("n", lambda column: span(sorted({r.scores.n for r in column}))))
     if not is_quotable(records[0].cell.preset):
         body = [[name, *cells] if name in SHOWN_IN_SMOKE else [name, *map(_unquotable, cells)] for name, *cells in body]
     return Table(title_of(group(records[0].cell)), ["", *columns], body)
@@ -160,7 +160,14 @@ def _cell(row: LadderRow | None, tag: str, column: Column, lost: Sequence[Gap]) 
     if row is None:
         return NONE
     text = range_text(row.best.psnr_db)
-    return f"{render.bold(text) if row.best.is_sure else text} {render.small(row.best.name)}"
+    return f"{render.bold(text) if row.best.is_sure else text} {render.small(row.best.name + _failed(row.best.scores))}"
+
+
+def _failed(scores: Scores) -> str:
+    """For how many victims an attack failed, to follow its name; nothing where for none."""
+    if not scores.failures:
+        return ""
+    return f", {'all' if scores.failures == scores.n else scores.failures} failed"
 
 
 def _published_row(name: str, columns: dict[str, Column], text: Callable[[AttackRecord], str]) -> list[list[str]]:

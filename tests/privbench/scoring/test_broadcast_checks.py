@@ -184,6 +184,38 @@ def test_tables_say_how_many_times_the_honest_number_it_is(monkeypatch):
     assert broadcast_table.tables([active]) == []
 
 
+def honest_in(record, seeds):
+    """The same record of a server that sent the honest networks in some seeds."""
+    left = [
+        seed.model_copy(update={
+            "broadcast": [check.model_copy(update={"sent": check.honest}) for check in seed.broadcast],
+            "victims": [v.model_copy(update={"outcome": "not applicable"}) for v in seed.victims],
+        }) if seed.seed in seeds else seed
+        for seed in record.seeds
+    ]  # fmt: skip
+    return record.model_copy(update={"seeds": left})
+
+
+def test_a_server_that_sent_the_honest_networks_has_no_multiples():
+    active = checked(records.record("fedsplit", attack="imprint", dataset="photos"), 2.0, 6.0, 40.0)
+    never, once = (honest_in(active, seeds) for seeds in ([0, 1], [1]))
+    alike = checked(records.record("fedcg", attack="imprint", dataset="photos"), 2.0)
+    (table,) = broadcast_table.tables([never, once, alike])
+    assert [row[3:] for row in table.rows] == [
+        ["imprint", broadcast_table.HONEST, *["-"] * 4],
+        ["imprint (honest in 1 of 2 seeds)", *["3 [1, 20]"] * 5],
+        # Crafted networks that these checks cannot tell from honest ones are no honest ones.
+        ["imprint", *["1 [1, 1]"] * 5],
+    ]
+
+
+def test_rounds_stand_in_their_order():
+    active = checked(records.record("fedsplit", attack="imprint", dataset="photos"), 2.0)
+    rounds = ["20", "best", "5", "0", "last", "1"]
+    (table,) = broadcast_table.tables([records.changed(active, round=name) for name in rounds])
+    assert [row[2] for row in table.rows] == ["0 (untrained)", "1", "5", "20", "best", "last"]
+
+
 def test_checks_are_made_on_as_many_images_as_a_usual_mini_batch():
     assert presets.SCHEDULES["paper"].batch == broadcast_checks.IMAGES
 

@@ -18,7 +18,7 @@ from reports.running import ladder_cells
 from reports.tables import ladder_summary, render, report_files
 from reports.tables.summary import verdicts
 from tests.builders.paper_cells import in_paper
-from tests.builders.records import changed, changed_cell, with_psnr
+from tests.builders.records import changed, changed_cell, with_psnr, with_victims
 from tests.reports.records.test_table_checks import attack_record, oracle, surrogate
 
 GAUSSIAN = {"defense": "gaussian:0.1"}
@@ -103,6 +103,26 @@ def test_a_cell_names_the_strongest_attack_with_its_interval_in_small_print(repo
     cell = cells_of(report.tables[0])["L1-L2 gradient"]["FedSplit"]
     psnr = measured.of(next(r for r in records if r.id == "cifar10-fedsplit-none-staged-0")).psnr_db
     assert cell == f"{psnr.mean:.2f} [{psnr.low:.2f}, {psnr.high:.2f}] <sub>staged</sub>"
+
+
+def test_failures_stand_beside_the_attack_that_failed_and_nowhere_else(records):
+    def gave_up(r, clients):
+        failed = ((v, "gave up" if v.client in clients else v.outcome) for v in r.victims)
+        return with_victims(r, [v.model_copy(update={"outcome": outcome}) for v, outcome in failed])
+
+    # The weaker of the two attacks on the gradient fails for all victims, at the best round the stronger one for some.
+    failing = {"dlg-0": (0, 1, 2, 3), "dlg-best": (0, 1, 2, 3), "staged-best": (0, 3), "surrogate-best": (0, 1, 2, 3)}
+    left = [gave_up(r, failing.get(f"{r.attack}-{r.cell.round}", ())) for r in records]
+    page = ladder_summary.report(left)
+    first, second = map(cells_of, page.tables[:2])
+    n = len(records[0].victims)
+    assert not any("failures" in name for name in (*first, *second))
+    assert set(first["n"].values()) == set(second["n"].values()) == {str(n)}
+    assert not any("failed" in cell for row in first.values() for cell in row.values())
+    assert second["L1-L2 gradient"]["FedSplit"].endswith(f"<sub>staged, {n // 2} failed</sub>")
+    assert second["L4 gradient + auxiliary"]["FedSplit"].endswith("<sub>surrogate, all failed</sub>")
+    assert "for how many of the n victims it failed" in ladder_summary.how(left)
+    assert "it failed" not in ladder_summary.how(records)
 
 
 def test_a_published_value_below_the_floor_says_so(report):
