@@ -38,6 +38,7 @@ class LabelDistribution:
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
     question: ClassVar[str] = "label distribution"
+    pools_clients: ClassVar[bool] = True  # the prior is fitted to the counts of all clients
     limits: ClassVar[Limits] = Limits(one_client=True)
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
 

@@ -34,10 +34,11 @@ class MembershipInference:
 
     needs: ClassVar[frozenset[str]] = frozenset({"broadcast:classifier", "auxiliary", "candidates", "specification"})
     uses: ClassVar[frozenset[str]] = frozenset({"broadcast:extractor", "upload:generator"})
-    knowledge: ClassVar[str] = "networks + auxiliary + candidates"
+    knowledge: ClassVar[str] = "networks + auxiliary + candidates + training specification"
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
     question: ClassVar[str] = "membership"
+    pools_clients: ClassVar[bool] = True  # shadows train on the candidates of all clients
     limits: ClassVar[Limits] = Limits(one_client=True, plain_private_extractor=True)
     presets: ClassVar[Presets] = {"smoke": {"pairs": 1, "steps": 5}, "quick": {"pairs": 2}}
 

@@ -9,8 +9,9 @@ networks that were broadcast, and learns to tell them apart. Here the property i
    numbers in which the order of hidden units does not matter (attacks/shadow/by_domain/gradient_shape.py).
 3. What is stated of a client is the geometric mean over its uploads.
 Deviations: a linear classifier in place of a random forest (Melis) and a set network (Ganju). Uploads are of batches as the
-artifact holds them. Domains are equally likely: that each client has another one is not used. Generators and label counts are not
-read: what was tried of generators is in docs/appendix/attacks.md.
+artifact holds them. Domains are equally likely: that each client has another one is not used. Shadow clients train with the
+broadcast generator where their method does. Uploaded generators and label counts are not read: what was tried of generators is in
+docs/appendix/attacks.md.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PropertyInference:
     uses: ClassVar[frozenset[str]] = frozenset(
         {"gradient:classifier", "update:classifier", "broadcast:extractor", "broadcast:generator"}
     )
-    knowledge: ClassVar[str] = "gradient + auxiliary by domain"
+    knowledge: ClassVar[str] = "gradient + auxiliary by domain + training specification"
     rung: ClassVar[str] = "L5"
     question: ClassVar[str] = "domain"
     limits: ClassVar[Limits] = Limits(one_client=True)

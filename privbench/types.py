@@ -419,7 +419,9 @@ class Statements(NamedTuple):
 class Inference(Protocol):
     """An attack whose answer is no image but a statement on each attacked client; a frozen dataclass as an `Attack` is.
 
-    It declares `needs`, `knowledge` and `rung`, and may declare what else an `Attack` may.
+    It declares `needs`, `knowledge` and `rung`, and may declare what else an `Attack` may. A class may also say
+    `pools_clients: ClassVar[bool]`, whether what it states of one client depends on the other attacked clients
+    (privbench/observation/knowledge.py).
     """
 
     needs: ClassVar[frozenset[str]]

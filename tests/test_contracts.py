@@ -16,7 +16,7 @@ from privbench import presets, registry
 from privbench.data import partition
 from privbench.defense import Defense
 from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
-from privbench.execution.inferring import candidate_images
+from privbench.execution.inferring import candidate_images, inference_cell
 from privbench.methods.base import ClassByCount
 from privbench.observation import artifact_files, chosen_victims, knowledge, observe
 from privbench.observation.artifact_files import load
@@ -27,7 +27,7 @@ from privbench.scoring.statement_scores import QUESTIONS
 from privbench.system import files
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
-from privbench.types import CLASS_EVIDENCE, ExpectedUpload, Knowledge, LocalSteps, Networks
+from privbench.types import CLASS_EVIDENCE, Candidates, ExpectedUpload, Knowledge, LocalSteps, Networks, Statements
 from tests.builders.federations import digits_federation
 from tests.builders.other_uploads import other_uploads
 
@@ -325,6 +325,33 @@ def test_an_inference_declares_what_it_needs(name):
     assert registry.resolve("attack", name).question in QUESTIONS
 
 
+# As much as rounding may change a probability that was stated of a client alone.
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize("name", registry.INFERENCES)
+def test_an_inference_says_whether_its_answer_on_one_client_depends_on_the_others(observed, name):
+    """The first client alone, and beside another one; a record says of how many clients an answer was made."""
+    plugin = registry.resolve("attack", name)
+    pools, made = getattr(plugin, "pools_clients", False), 0
+    assert pools == (name in ("label-distribution", "membership-inference"))
+    for method in ("fedavg", "fedsplit", "fedcg"):
+        folder, whole = observed[method]
+        seen = load(folder / "artifact")
+        if not plugin.needs <= seen.offers() | set(knowledge.FIELDS):
+            continue
+        first = seen.client == seen.client.min()
+        assert len(seen.client.unique()) == 2
+        candidates = Candidates(*(t[:1] for t in whole.candidates))
+        alone = stated(name, seen.select(first.nonzero()[:, 0]), dataclasses.replace(whole, candidates=candidates))
+        among = stated(name, seen, whole)[:1]
+        assert torch.allclose(alone, among, rtol=0, atol=ROUNDING) != pools, method
+        said = KnowledgeUsed(**attack_cell._knowledge(name, seen, None), labels="none").model_dump()
+        assert said.get("pools_clients") == (2 if pools else None)
+        made += 1
+    assert made == (1 if name == "generator-labels" else 3)
+
+
 def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):
     attack = registry.resolve("attack", "grey")
     original = attack.reconstruct
@@ -391,10 +418,14 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     assert reconstruction.trace.shape[0] == 2
 
 
-# Every attack where it applies. So short a shadow validation mistrusts its surrogates and returns class means; "through
-# surrogates" it is told to trust them.
+# Every attack and inference where it applies. So short a shadow validation mistrusts its surrogates and returns class means;
+# "through surrogates" it is told to trust them.
 WATCHED = {
-    "fedavg": [a for a, m in fitting() if m == "fedavg" and a != "update-matching"],
+    "fedavg": [
+        *(a for a, m in fitting() if m == "fedavg" and a != "update-matching"),
+        "label-distribution",
+        "membership-inference",
+    ],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
     # The others of PRIVATE: "through surrogates" here, and in WATCHED_AT_LENGTH.
     "fedcg": [
@@ -405,7 +436,11 @@ WATCHED = {
         "imprint",
         "feature-statistics",
         "feature-hijacking",
+        "generator-labels",
+        "membership-inference",
     ],
+    "domains of fedavg": ["property-inference"],
+    "domains of fedcg": ["property-inference"],
     "fedcg through surrogates": [
         "surrogate",
         "aligned-surrogate",
@@ -441,12 +476,17 @@ WATCHED_SETTINGS = {
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
     method = re.sub(
-        "^whole updates of |^batches of | \\+ gaussian$| \\+ sums$| through surrogates$| in round 0$", "", setup
+        "^domains of |^whole updates of |^batches of | \\+ gaussian$| \\+ sums$| through surrogates$| in round 0$",
+        "",
+        setup,
     )
     defense = "gaussian:0.001" if "gaussian" in setup else "secure-aggregation" if "sums" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
-    train = presets.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
+    dataset, domains = ("digits4", ("plain", "inverted")) if "domains" in setup else ("digits", None)
+    train = presets.train_spec(
+        "smoke", dataset, method, defense=defense, domains=domains, clients=2, changes={"rounds": 1}
+    )
     brief = {name: short(name) | WATCHED_SETTINGS.get(name, {}) for name in names}
     return [
         presets.cell_spec(
@@ -499,8 +539,26 @@ def with_another_truth(root, other):
     return len(paths)
 
 
-def test_every_attack_is_watched():
-    assert {name for names in WATCHED.values() for name in names} == set(registry.ATTACKS)
+def let_clients_hold_something_else(patch):
+    """What an inference is scored by is something else: other labels, another order of domains, the other candidates."""
+    held = inference_cell.Held
+
+    def other(fed, members):
+        domains = [client.domain for client in fed.clients]
+        clients = tuple(
+            client._replace(
+                domain=domain, train=client.train._replace(labels=(client.train.labels + 1 + k) % len(fed.classes))
+            )
+            for k, (client, domain) in enumerate(zip(fed.clients, [*domains[1:], domains[0]], strict=True))
+        )
+        return held(fed._replace(clients=clients), None if members is None else ~members)
+
+    patch.setattr(inference_cell, "Held", other)
+
+
+def test_every_attack_and_inference_is_watched():
+    watched_names = {name for names in WATCHED.values() for name in names}
+    assert watched_names == {*registry.ATTACKS, *registry.INFERENCES}
 
 
 @pytest.mark.parametrize(
@@ -509,16 +567,23 @@ def test_every_attack_is_watched():
     ids=[*WATCHED, *(f"{setup}, all" for setup in WATCHED_AT_LENGTH)],
 )
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, names, tmp_path, monkeypatch):
+    """And statements, while what clients hold is another thing when these are scored."""
     monkeypatch.setattr("attacks.features.disaggregation.RESTARTS", 4)
     if "through surrogates" in setup:
         trust_surrogates(monkeypatch)
     cells = watched(names, setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
+    let_clients_hold_something_else(monkeypatch)
     after = reconstructions(cells, tmp_path / "after")
     for cell, (one, record), (other, other_record) in zip(cells, before, after, strict=True):
-        assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
+        inferred = cell.attack in registry.INFERENCES
+        assert one.keys() == other.keys() == ({"answers"} if inferred else {"images", "labels", "loss", "trace"})
         assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
+        if inferred:
+            assert [s.stated for s in record.statements] == [s.stated for s in other_record.statements]
+            assert [s.true for s in record.statements] != [s.true for s in other_record.statements]
+            continue
         assert record.scores.psnr_db != other_record.scores.psnr_db  # the truth did change
         if "through surrogates" in setup or "round 0" in setup:
             assert record.scores.psnr_db != record.floors["class-mean"]
@@ -545,6 +610,24 @@ def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeyp
     with_another_truth(tmp_path / "before", tmp_path / "after")
     ((after, _),) = reconstructions(cells, tmp_path / "after")
     assert not torch.equal(before["images"], after["images"])
+
+
+def test_an_inference_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
+    plugin = registry.resolve("attack", "membership-inference")
+    original = plugin.infer
+
+    def cheating(self, seen, known, *rest):
+        (path,) = known.cache.parent.glob(f"artifacts/*/{artifact_files.TRUTH}")
+        truth = artifact_files.load_truth(path, path.with_name(artifact_files.OBSERVATION))
+        answers = original(self, seen, known, *rest).answers
+        return Statements((answers + float(truth.images.mean())) / 2)
+
+    monkeypatch.setattr(plugin, "infer", cheating)
+    cells = watched(["membership-inference"], "fedavg")
+    ((before, _),) = reconstructions(cells, tmp_path / "before")
+    with_another_truth(tmp_path / "before", tmp_path / "after")
+    ((after, _),) = reconstructions(cells, tmp_path / "after")
+    assert not torch.equal(before["answers"], after["answers"])
 
 
 def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):

@@ -329,6 +329,7 @@ def _knowledge(
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
         "pools": known.pooled(attack, seen),
+        "pools_clients": known.pooled_clients(attack, seen),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "restart_chosen_by": "attacker's own loss",
         "not_modelled": known.not_modelled(attack, seen),

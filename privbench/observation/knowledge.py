@@ -230,6 +230,14 @@ def pooled(attack: Any, seen: Artifact) -> int | None:
     return int(torch.bincount(seen.client.cpu()).max())
 
 
+def pooled_clients(attack: Any, seen: Artifact) -> int | None:
+    """From how many attacked clients an inference states each client's answer; None where from that client alone.
+
+    One that pools (`pools_clients`) states something else of a client where other clients are attacked beside it.
+    """
+    return len(seen.client.unique()) if getattr(attack, "pools_clients", False) else None
+
+
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 

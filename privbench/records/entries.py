@@ -123,6 +123,9 @@ class KnowledgeUsed(StrictModel):
     uses: list[str]  # what it read beside its needs
     # How many uploads of a client each image was reconstructed from; None where it was one alone.
     pools: int | None = None
+    # From how many clients' uploads or candidates each client's answer was stated (privbench.observation.knowledge.pooled_clients);
+    # not written elsewhere, nor in records from before 25 November 2026.
+    pools_clients: int | None = Field(None, exclude_if=lambda value: value is None)
     active_rounds: int | None = None  # for how many rounds before the attacked one the server sent crafted networks
     auxiliary: AuxiliaryUsed | None
     # Not written where there is nothing to say, so that older records stay as they are.

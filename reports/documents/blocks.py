@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.documents import (
     benchmarks,
     catalogue,
@@ -75,6 +75,22 @@ def _text_of(report: Callable[..., Report]) -> Callable[[Sequence[Any]], str]:
     return lambda records: _body(report(records))
 
 
+def _ladder(records: Sequence[Record]) -> str:
+    """The attacks among some records as a ladder, and beneath it what the inferences among them state."""
+    attacks = [r for r in records if isinstance(r, AttackRecord)]
+    return _body(inference_table.beneath(ladder_summary.report(attacks), records))
+
+
+def _on(*questions: str) -> Callable[[Sequence[Record]], str]:
+    """The table of the inferences among some records that answer one of these questions."""
+
+    def text(records: Sequence[Record]) -> str:
+        asked = [r for r in records if isinstance(r, InferenceRecord) and r.question in questions]
+        return _body(inference_table.report(asked))
+
+    return text
+
+
 def _variants(records: Sequence[AttackRecord]) -> str:
     """Settings in order of their words, those of the best round first."""
     ordered = sorted(records, key=lambda r: (r.cell.round != findings.BEST, variants.setting_words(r.cell)))
@@ -132,12 +148,13 @@ BLOCKS: Blocks = {
     "defenses": catalogue.defenses,
     IMPRINT: _of_attacks(IMPRINT, _variants),
     f"{IMPRINT}-setting": _of_attacks(IMPRINT, findings.setting),
-    LADDER: _of_attacks(LADDER, _text_of(ladder_summary.report)),
+    LADDER: _of_all(LADDER, _ladder),
     f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
     "make-targets": catalogue.make_targets,
-    INFERENCE: _of_all(INFERENCE, _text_of(inference_table.report)),
+    INFERENCE: _of_all(INFERENCE, _on("label distribution")),
+    f"{INFERENCE}-membership": _of_all(INFERENCE, _on("membership")),
     PROPERTY: _of_all(PROPERTY, _text_of(inference_table.report)),
-    TRAINED: _of_attacks(TRAINED, _text_of(ladder_summary.report)),
+    TRAINED: _of_all(TRAINED, _ladder),
     f"{TRAINED}-shorter": _of_attacks(TRAINED, findings.between_rounds, 20, 25),
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),

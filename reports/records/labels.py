@@ -13,7 +13,7 @@ from privbench.defending.described import JOINED, NONE
 from privbench.errors import UserError
 from privbench.observation.knowledge import WHERE_SHARED
 from privbench.observation.local_update import local_steps
-from privbench.records.schema import AttackRecord
+from privbench.records.schema import AttackRecord, InferenceRecord
 from privbench.spec import CellSpec
 from reports.records.published import Published, of
 
@@ -25,6 +25,7 @@ NAMES = {
 }  # fmt: skip
 DEFENSES = {"dp-sgd": "DP-SGD", "dp-adam": "DP-Adam", "dp-fedavg": "DP-FedAvg"}
 SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searched, or that belong to a preset
+SPECIFICATION = "training specification"  # as tags write it
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
@@ -222,6 +223,14 @@ def pooled_text(record: AttackRecord) -> str:
     """How many uploads of a client each image was reconstructed from, in words to follow its knowledge; nothing where only one."""
     count = record.knowledge.pools
     return "" if count is None else f"; pools {count} upload{'s' * (count != 1)} a client"
+
+
+def inferred_text(record: InferenceRecord) -> str:
+    """What an inference used, in words, and of how many clients it stated each answer where that was not of one alone."""
+    used, count = record.knowledge.tag, record.knowledge.pools_clients
+    if "specification" in record.knowledge.needs and SPECIFICATION not in used:  # a record from before tags said so
+        used = f"{used} + {SPECIFICATION}"
+    return used if count is None else f"{used}; pools {count} client{'s' * (count != 1)}"
 
 
 def attacker_text(record: AttackRecord, *, over_rounds: bool = False) -> str:

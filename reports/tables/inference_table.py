@@ -14,7 +14,7 @@ from privbench.records.schema import InferenceRecord, Record
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
 from reports.records import grouping, quotable, remarks
-from reports.records.labels import label, round_text, unique
+from reports.records.labels import inferred_text, label, round_text, unique
 from reports.records.number_text import range_text
 from reports.tables.inferences import membership_rows
 from reports.tables.render import bold
@@ -60,7 +60,7 @@ def row(r: InferenceRecord) -> list[str]:
     cells = {
         "method": label(r.cell),
         "inference": r.attack,
-        "attacker knows": r.knowledge.tag,
+        "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
         "score": range_text(score(r), digits=3),
         "floor": f"{range_text(floor(r), digits=3)} <sub>{r.floor}</sub>",

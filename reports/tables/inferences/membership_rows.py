@@ -1,13 +1,14 @@
 """Rows on membership in the table of what else is learned: how well an inference tells a client's training images from others.
 
-The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rate
-at 1% false positives are means over clients and seeds. A client counts as recognised where that rate is above what chance gives,
-corrected for the number of clients (Holm); the test is exact (privbench/scoring/membership.py).
+The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rates
+at 1% and at 10% false positives are means over clients and seeds. A client counts as recognised where the rate at 1% is above what
+chance gives, corrected for the number of clients (Holm); the test is exact (privbench/scoring/membership.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,14 +18,14 @@ from privbench.scoring import membership
 from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
 from privbench.scoring.statistics import Interval, interval_of_resamples
 from reports.records import quotable
-from reports.records.labels import label, round_text
+from reports.records.labels import inferred_text, label, round_text
 from reports.records.number_text import NONE, range_text
 from reports.tables.render import bold
 
-LOW = 0.01  # false-positive rate
+LOW, HIGH = 0.01, 0.1  # false-positive rates
 COLUMNS = (
     "method", "inference", "attacker knows", "round", "AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
-    "clients recognised",
+    f"TPR at {HIGH:.0%} FPR, %", "clients recognised",
 )  # fmt: skip
 # (the value of one client, its resamples)
 Statistic = Callable[[Statement], tuple[float, Rates]]
@@ -33,17 +34,16 @@ SCORED = COLUMNS[COLUMNS.index("AUC") :]
 
 def row(r: InferenceRecord) -> list[str]:
     """The cells of one record; those with a score say nothing in smoke."""
-    area, rate, orders = mean(r, auc), mean(r, true_positive_rate), [_order(s) for s in r.statements]
-    text, provable = range_text(area, digits=3), membership.provable(orders, LOW)
-    least = NONE if provable is None else f"{100 * provable:.1f}"
+    area, orders = mean(r, auc), [_order(s) for s in r.statements]
+    text = range_text(area, digits=3)
     cells = {
         "method": label(r.cell),
         "inference": r.attack,
-        "attacker knows": r.knowledge.tag,
+        "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
         "AUC": bold(text) if surely_above_chance(area) else text,
         "balanced accuracy, %": range_text(mean(r, balanced_accuracy), digits=1),
-        f"TPR at {LOW:.0%} FPR, %": f"{range_text(rate, digits=1)} <sub>provable from {least}</sub>",
+        **{f"TPR at {rate:.0%} FPR, %": _rate_text(r, orders, rate) for rate in (LOW, HIGH)},
         "clients recognised": f"{membership.recognised(orders, LOW)} of {len(orders)}",
     }
     if not quotable.is_quotable(r.cell.preset):
@@ -58,8 +58,8 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     return [
         f"Membership: {span} training images of each client among as many test images of the same classes. AUC 0.5 and balanced "
         "accuracy 50% are chance; a bold AUC is surely above it. 'Provable from': the lowest TPR that so few images of a client "
-        f"distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR does, corrected for "
-        "their number."
+        f"distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR does, "
+        "corrected for their number."
     ]
 
 
@@ -90,11 +90,19 @@ def balanced_accuracy(one: Statement) -> tuple[float, Rates]:
     return 50 * sum(hits / count for hits, count in right), 50 * sum(resamples, np.zeros(()))
 
 
-def true_positive_rate(one: Statement) -> tuple[float, Rates]:
-    """Percent, at the false-positive rate LOW."""
+def true_positive_rate(one: Statement, rate: float) -> tuple[float, Rates]:
+    """Percent, at a false-positive rate."""
     order = _order(one)
-    rate = membership.true_positives(order, LOW) / int(order.members.sum())
-    return 100 * rate, 100 * membership.rate_resamples(order, LOW, _name(one))
+    share = membership.true_positives(order, rate) / int(order.members.sum())
+    return 100 * share, 100 * membership.rate_resamples(order, rate, _name(one))
+
+
+def _rate_text(r: InferenceRecord, orders: Sequence[Recognition], rate: float) -> str:
+    """The mean of it, and the least that proves anything of every client."""
+    provable = membership.provable(orders, rate)
+    least = NONE if provable is None else f"{100 * provable:.1f}"
+    text = range_text(mean(r, partial(true_positive_rate, rate=rate)), digits=1)
+    return f"{text} <sub>provable from {least}</sub>"
 
 
 def _order(one: Statement) -> Recognition:
