@@ -12,6 +12,7 @@ together. Each run leaves the record of its accuracy cell.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -137,6 +138,14 @@ def state(store: Store, cell: CellSpec) -> str:
     return trained + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
 
 
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers with commas between, each once, in order; UserError for anything else."""
+    written = [each.strip() for each in text.split(",")]
+    if not all(each.isascii() and each.isdigit() for each in written):
+        raise UserError(f"{option} takes numbers with commas between, e.g. 1,2, not '{text}'")
+    return list(dict.fromkeys(map(int, written)))
+
+
 def main(  # noqa: PLR0913 (options)
     out: Annotated[
         Path, typer.Option(help="Folder of the results; outside a checkout, so that a later start finds it.")
@@ -153,8 +162,10 @@ def main(  # noqa: PLR0913 (options)
     """Train the published settings to the end, in order of worth."""
     interrupts.listen()
     try:
-        chosen = [item for item in ITEMS if str(item.number) in items.split(",")]
-        columns = runs(chosen, preset, [int(seed) for seed in seeds.split(",")], where)
+        chosen = numbers("--items", items)
+        if unknown := set(chosen) - {item.number for item in ITEMS}:
+            raise UserError(f"--items takes numbers from 1 to {len(ITEMS)}, but {min(unknown)} was given")
+        columns = runs([item for item in ITEMS if item.number in chosen], preset, numbers("--seeds", seeds), where)
         if show_status:
             for cell in itertools.chain(*columns):
                 print(f"{cell_jobs.title(cell.train_specs())}: {state(Store(out), cell)}")
@@ -163,7 +174,8 @@ def main(  # noqa: PLR0913 (options)
     except (Interrupted, KeyboardInterrupt):
         interrupts.end()
     except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     if failures:
         raise SystemExit(f"{len(failures)} runs failed; the first: {failures[0]}")
 

@@ -7,8 +7,8 @@
     results.victims()     # a row per attacked upload
 
 Every option of a command is a keyword here, by the name that `--help` shows with underscores for hyphens; what is repeatable there
-takes a list or one value, and settings (`set`, `attack_set`, `schedule`) take a mapping as well. Finished work in `out` is reused.
-Names in these calls are the caller's own and may be `package.module:Class`.
+takes a list or one value, and so does `observed_rounds`. Settings (`set`, `attack_set`, `schedule`) take a mapping as well.
+Finished work in `out` is reused. Names in these calls are the caller's own and may be `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import pandas as pd
 from torch import nn
@@ -30,7 +30,7 @@ from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
-from privbench.requests import option_types, specifications, words
+from privbench.requests import given, option_types, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from reports.running import study_plan, study_run
 from reports.tables import attack_table, report_files
@@ -142,10 +142,11 @@ def table(
         UserError: As `attack`.
     """
     training, place = _groups(chosen, TrainingOptions, PlaceOptions)
-    named = words.data_sets(None, _listed(datasets)) or words.data_sets(
+    victims = given.value("victims", option_types.Victims, victims)
+    named = words.data_sets(None, given.listed(datasets)) or words.data_sets(
         words.default_data_sets(training.preset, full), None
     )
-    defenses = specifications.defenses(_listed(defense), training.where)
+    defenses = specifications.defenses(given.listed(defense), training.where)
     definition, cells = study_plan.plan_table(training, named, full=full, victims=victims, defenses=defenses)
     return _studied(study_run.run_study(definition, cells, place))
 
@@ -169,9 +170,11 @@ def study(
         UserError: An unknown study, option or value; no cell of it could be run.
     """
     training, place = _groups(chosen, TrainingOptions, PlaceOptions)
+    victims = given.value("victims", option_types.Victims, victims)
+    defenses = specifications.defenses(given.listed(defense), training.where)
     definition, cells = study_plan.plan(
-        name, training, words.data_sets(None, _listed(datasets)), methods=_listed(methods) or None,
-        rounds=_listed(round) or None, victims=victims, defenses=specifications.defenses(_listed(defense), training.where),
+        name, training, words.data_sets(None, given.listed(datasets)), methods=given.listed(methods) or None,
+        rounds=given.listed(round) or None, victims=victims, defenses=defenses,
     )  # fmt: skip
     return _studied(study_run.run_study(definition, cells, place))
 
@@ -216,7 +219,7 @@ def compare(
     Raises:
         UserError: One of them has no finished cell, or there is no such field.
     """
-    return pd.DataFrame(list(folder_reports.compared(Path(a), Path(b), _listed(but_for), Path(out)).numbers))
+    return pd.DataFrame(list(folder_reports.compared(Path(a), Path(b), given.listed(but_for), Path(out)).numbers))
 
 
 def audit(module: nn.Module, **request: Any) -> AuditResult:
@@ -236,7 +239,7 @@ def audit(module: nn.Module, **request: Any) -> AuditResult:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
             raise UserError(f"there is no option '{name}'; {hint}")
-    listed: dict[str, Any] = {n: _listed(request[n]) for n in ("attack", "head", "shared") if n in request}
+    listed: dict[str, Any] = {n: given.listed(request[n]) for n in ("attack", "head", "shared") if n in request}
     folders = {n: Path(request[n]) for n in ("out", "data_dir") if request.get(n) is not None}
     values: dict[str, Any] = {**request, **listed, **folders}
     return audits.audit(module, AuditRequest(**values))
@@ -267,20 +270,8 @@ def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(fields_by_name))}"
             raise UserError(f"there is no option '{name}'; {hint}")
         group, of = fields_by_name[name]
-        values[group][of.name] = _value(of.name, get_type_hints(group)[of.name], value)
+        is_mapping = of.name in SETTINGS and isinstance(value, Mapping)
+        written = [f"{key}={each}" for key, each in value.items()] if is_mapping else value
+        values[group][of.name] = given.value(name, get_type_hints(group, include_extras=True)[of.name], written)
     option_types.trusted(values.get(PlaceOptions, {}).get("trust"))
     return [group(**values[group]) for group in groups]
-
-
-def _value(name: str, hint: Any, value: Any) -> Any:
-    """A value in the form that the command line gives it."""
-    if name in SETTINGS and isinstance(value, Mapping):
-        return [f"{key}={each}" for key, each in value.items()]
-    if name in ("out", "data_dir") and value is not None:
-        return Path(value)
-    repeatable = any(get_origin(each) is list for each in get_args(hint))
-    return _listed(value) if repeatable and value is not None else value
-
-
-def _listed(value: Any) -> list[str]:
-    return [str(value)] if isinstance(value, str | int) else [str(each) for each in value]

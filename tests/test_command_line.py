@@ -181,6 +181,15 @@ def test_a_study_runs_resumes_and_tells_its_state(output_of, tmp_path):
     assert "2 of 2 cells done" in output_of(*words, "--status")
 
 
+def test_a_state_says_where_there_is_no_folder_to_read(output_of, tmp_path):
+    words = ["study", "accuracy", "--datasets", "digits", "--methods", "local", *SMALL, "--status", "--out"]
+    missing, file = tmp_path / "mistyped", tmp_path / "file"
+    file.touch()
+    assert f"there is no folder {missing} yet" in " ".join(output_of(*words, missing).split())
+    assert f"{file} is a file; name a folder of results with --out" in output_of(*words, file, expect=2)
+    assert not missing.exists()
+
+
 def test_a_learning_rate_is_searched_from_the_command_line(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     words = [

@@ -298,6 +298,10 @@ def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
             ["--method", "fedsplit", "--attack", "chained", "--observed-rounds", "0,99"],
             "--observed-rounds 99 was asked for, but training ends after 2 rounds",
         ),
+        (
+            ["--method", "fedsplit", "--attack", "chained", "--round", "0,1", "--observed-rounds", "0,2"],
+            "--observed-rounds 2 is after the attacked round 1",
+        ),
         (["--clients", "9999"], "the data set has only"),
         (["--attack", "feature-statistics"], "fedavg shares only [extractor, classifier]; try --attack staged"),
         (["--attack", "collusion", "--clients", "1"], "there is no second client"),

@@ -46,6 +46,7 @@ DEFAULTS: dict[str, tuple[str, int, int]] = {
 }
 # Where the domains together cannot give every client its share.
 POOLED_PER_CLIENT = {"office10": 300, "domainnet": 1000}
+POOLED = "pooled"  # what stands for a client's domain where several are pooled
 PUBLIC = 32_000  # training images of no client, held out for FedDF (FedCG section 5)
 
 
@@ -139,7 +140,7 @@ def _by_share(
 ) -> tuple[list[Client], Images | None]:
     """Clients of pooled domains; `dealt` is (omega, minimum) under Dirichlet, else "iid" or "classes"."""
     domains = list(dataset.domains.values())
-    name = next(iter(dataset.domains)) if len(domains) == 1 else "pooled"
+    name = next(iter(dataset.domains)) if len(domains) == 1 else POOLED
     trains, tests = [domain.train for domain in domains], [domain.test for domain in domains]
     validation_sets = [domain.validation for domain in domains if domain.validation is not None]
     if validation_sets and len(validation_sets) < len(domains):

@@ -31,6 +31,7 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     attack_names, attack_settings = named or usual, settings(attacks.attack_set)
     every = ladder.every(attack_names)
     _check_needed(every, attacks)
+    _check_observed(attacks)
     of_each = (
         registry.settings_of_each(every, attack_settings)
         if attacks.is_ladder()
@@ -59,6 +60,16 @@ def _check_needed(every: Sequence[str], attacks: AttackOptions) -> None:
             raise UserError(
                 f"--{options[0].replace('_', '-')} goes with --attack {able}, or a ladder; no other has use for it"
             )
+
+
+def _check_observed(attacks: AttackOptions) -> None:
+    """UserError for an observed round that is after every attacked one, so that nothing would be made of it."""
+    rounds, kept = attacks.rounds(), attacks.kept_rounds() or (0,)
+    if all(each.isascii() and each.isdigit() for each in rounds) and kept[-1] > (last := max(map(int, rounds))):
+        raise UserError(
+            f"--observed-rounds {kept[-1]} is after the attacked round {last}, so that no upload of it is known yet; leave it "
+            "out, or attack a later --round"
+        )
 
 
 def train_specs(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> list[TrainSpec]:

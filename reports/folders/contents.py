@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from privbench import registry
 from privbench.errors import UserError
 from privbench.records import record_lines, schema
 from privbench.records.schema import FILE_NAME, AttackRecord, Record
@@ -41,8 +42,8 @@ class Contents(NamedTuple):
 def read(place: Path, *, earlier: bool = False) -> Contents:
     """The contents of a folder of results or of a file of records (privbench/records/record_lines.py).
 
-    With `earlier`, records of earlier revisions of training and attack are read, too; else they are counted. UserError where there
-    is no record.
+    With `earlier`, records of earlier revisions of training, of all attacks or of their own attack are read, too; else they are
+    counted. UserError where there is no record.
     """
     contents = _of_folder(place, earlier=earlier) if place.is_dir() else _of_file(place)
     if not contents.records:
@@ -60,12 +61,15 @@ def _of_file(path: Path) -> Contents:
 def _of_folder(root: Path, *, earlier: bool) -> Contents:
     store = Store(root)
     contents = Contents(root.resolve().name, [], [], [], store)
+    old = [folder for folder in store.earlier() if folder.parent.name == "cells"]
     for cell in store.cells():
+        if not earlier and cell.attack is not None and not registry.is_of_today(cell.attack, cell.attack_revision):
+            old.append(store.cell(cell))
+            continue
         try:
             _add(contents, store, cell)
         except UserError as error:
             contents.left_out.append(contents.without_place(str(error)))
-    old = [folder for folder in store.earlier() if folder.parent.name == "cells"]
     if not earlier:
         contents.left_out.extend(_of_earlier(old))
         return contents

@@ -87,9 +87,14 @@ def _by_key(records: Sequence[Record], but_for: Collection[str]) -> Mapping[str,
     whole: dict[str, Record] = {}
     for r in records:
         exact = key_of(r.cell, ())
-        if exact not in whole or r.id == r.cell.id:
+        if exact not in whole or _age(whole[exact]) <= _age(r):
             whole[exact] = r
     by_key: dict[str, list[Record]] = {}
     for r in whole.values():
         by_key.setdefault(key_of(r.cell, but_for), []).append(r)
     return by_key
+
+
+def _age(r: Record) -> tuple[bool, int]:
+    """Larger of a later revision: whether its name is today's for all attacks, then the revision of its own attack."""
+    return r.id == r.cell.id, r.cell.attack_revision

@@ -34,7 +34,9 @@ def show_study(ended: Studied) -> None:
 
 
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
-    """Prints how far every cell is; runs and writes nothing."""
+    """Prints how far every cell is; runs and writes nothing. UserError where `out` is a file."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; name a folder of results with --out")
     store, to = Store(out), consoles.results()
     cells, unmet = ladder_cells.applicable(cells) if chosen.is_ladder else (cells, [])
     absent = absent_data(store, cells, data_dir, fetch=False)
@@ -42,7 +44,7 @@ def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: P
     short = [state._replace(why="" if state.word == status.NO_DATA else state.why) for state in states]
     for heading, body in status.listing(cells, short):
         render.show(heading, status.COLUMNS, body, to, words=True)
-    to.say(f"{chosen.title}: {status.counts(states)}")
+    to.say(f"{chosen.title}: {status.counts(states)}" + ("" if out.exists() else f"; there is no folder {out} yet"))
     for line in status.reasons(cells, states):
         if line.startswith(status.NO_DATA):
             to.print(f"- {line}")

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import typer
+
 from benchmarks import published
 from benchmarks.published import Item
 from privbench import presets, registry
@@ -48,6 +51,40 @@ def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
     assert {cell.train.method for cell in cells} <= set(registry.METHODS)
     assert first.schedule == presets.SCHEDULES["paper"]
     assert first.schedule.rounds >= checkpoint.LONG
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--items", "6"), "--items takes numbers from 1 to 5, but 6 was given"),
+        (("--items", ""), "--items takes numbers with commas between, e.g. 1,2, not ''"),
+        (("--seeds", "a"), "--seeds takes numbers with commas between, e.g. 1,2, not 'a'"),
+        (("--seeds", "-1"), "--seeds takes numbers with commas between, e.g. 1,2, not '-1'"),
+        (("--preset", "smok"), "unknown preset 'smok'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line_with_status_2(options, message, tmp_path, monkeypatch, capsys):
+    status, out, err = started(tmp_path, options, monkeypatch, capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_items_and_seeds_may_have_blanks_and_repeats(tmp_path, monkeypatch, capsys):
+    status, out, err = started(tmp_path, ("--items", "1, 2,1", "--seeds", "3, 4,3"), monkeypatch, capsys)
+    lines = out.splitlines()
+    assert status == 0, err
+    assert len(set(lines)) == len(lines) == 2 * sum(len(item.columns) for item in published.ITEMS[:2])
+
+
+def started(place, options, monkeypatch, capsys):
+    """(status, output, errors) of `--status` in this process, whose signals stay as they are."""
+    monkeypatch.setattr(published.interrupts, "listen", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["published", "--out", str(place), "--status", *options])
+    with pytest.raises(SystemExit) as end:
+        typer.run(published.main)
+    return end.value.code, *capsys.readouterr()
 
 
 def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_path):

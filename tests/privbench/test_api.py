@@ -81,6 +81,18 @@ def test_training_gives_a_row_per_seed_and_client(results):
         (lambda: privbench.table(victim=3), "there is no option 'victim'"),
         (lambda: privbench.study("attak-table"), "attack-table"),
         (lambda: privbench.train(attack="dlg"), "there is no option 'attack'"),
+        (lambda: privbench.attack(victims=0), "victims: Input should be greater than or equal to 1, but 0 was given"),
+        (lambda: privbench.table(victims=0), "victims: Input should be greater"),
+        (lambda: privbench.study("attack-table", victims=0), "victims: Input should be greater"),
+        (lambda: privbench.attack(batch_size=0), "batch_size: Input should be greater"),
+        (lambda: privbench.attack(seeds="two"), "seeds: Input should be a valid integer"),
+        (lambda: privbench.attack(seeds=0), "seeds: Input should be greater"),
+        (lambda: privbench.attack(auxiliary=0.5), "auxiliary: Input should be a valid string, but 0.5 was given"),
+        (lambda: privbench.attack(attack="calibrated", known_images=True), "known_images: Input should be an integer"),
+        (lambda: privbench.attack(attack="chained", observed_rounds=[]), "--observed-rounds takes rounds with commas"),
+        (lambda: privbench.attack(attack=privbench.attack), "unknown attack"),
+        (lambda: privbench.attack(dataset="digits4", domains=["plain"]), "domains: Input should be a valid string"),
+        (lambda: privbench.attack(labels_known="maybe"), "labels_known: Input should be a valid boolean"),
     ],
 )
 def test_a_wrong_word_is_refused_before_anything_is_computed(call, message, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench.data import partition
 from privbench.errors import UserError
 from privbench.observation import knowledge
 from privbench.seeds import stream
@@ -50,10 +51,7 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
         )
     candidates = names(fed)
     if len(candidates) < 2:
-        raise UserError(
-            f"{cell.attack} asks of which domain a client's images are, but all clients' are of one, {candidates[0]}; try "
-            "--dataset digits4 --partition domain"
-        )
+        raise UserError(f"{cell.attack} asks of which domain a client's images are, but {_of_one(spec, candidates[0])}")
     if knowledge.parse_auxiliary(cell.auxiliary)[0] != knowledge.SAME:
         raise UserError(
             f"{cell.attack} learns the domains of {spec.dataset} from auxiliary images of each, but --auxiliary {cell.auxiliary} "
@@ -79,3 +77,12 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
             )
     place = torch.randperm(len(candidates), generator=stream(spec.seed, NAME))
     return AskedDomains(place[named], place)
+
+
+def _of_one(spec: TrainSpec, domain: str) -> str:
+    """Why there is one domain alone, and the way out."""
+    if domain == partition.POOLED:
+        return f"--partition {spec.partition} pools the domains; try --partition domain"
+    if spec.domains is not None:
+        return f"all clients' are of one, {domain}; name another one with --domains, or leave it out"
+    return "all clients' are of one; try --dataset digits4 --partition domain"

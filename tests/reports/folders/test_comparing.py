@@ -114,6 +114,16 @@ def test_a_cell_of_another_revision_is_the_same_cell():
     assert table(report, "Attacks")[0]["B - A, dB"].startswith("-1.00")
 
 
+def test_of_two_revisions_of_one_attack_the_later_counts_whatever_their_names():
+    first = one()
+    second = first.model_copy(update={"cell": first.cell.model_copy(update={"attack_revision": 1})})
+    second = with_psnr(named(second), lambda v: v.psnr_db + 1)
+    for both in ([first, second], [second, first]):
+        report = comparing.report(of(first), of(*both))
+        assert table(report, "Attacks")[0]["B - A, dB"].startswith("+1.00")
+        assert "1 of them come from code of different revisions." in report.notes
+
+
 def test_cells_are_paired_whatever_a_chosen_field_is():
     bare, noisy = one(), one(defense="gaussian:0.1", psnr=10.0)
     report = comparing.report(of(bare), of(noisy))

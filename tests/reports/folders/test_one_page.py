@@ -8,13 +8,14 @@ from html.parser import HTMLParser
 import pytest
 
 import privbench
+from privbench import registry
 from privbench.cli import folder_reports
 from privbench.errors import UserError
 from privbench.records import record_lines
 from privbench.records.store import Store
 from reports.folders import cell_table, contents, one_page, pictures, provenance
 from reports.folders.contents import Contents
-from reports.records import measured, table_checks
+from reports.records import ceiling, measured, table_checks
 from reports.records.number_text import range_text
 from reports.tables import report_files
 from tests.browser import Opened, chromium
@@ -323,3 +324,23 @@ def test_the_page_of_a_folder_works_in_a_browser(drawn, tmp_path):
         assert page.locator("dialog img").is_visible()
         assert window.foreign_requests == []
         assert window.complaints == []
+
+
+def test_cells_of_an_earlier_revision_of_their_attack_are_counted_and_not_shown(folder, monkeypatch):
+    store, whole = Store(folder), contents.read(folder)
+    (dlg,) = (cell for cell in store.cells() if cell.attack == "dlg")
+    (grey,) = (r for r in whole.attacked if r.attack == "grey")
+    assert {r.attack for r in ceiling.references(store, [with_method(grey, "fedcg")])} == {"grey", "dlg"}
+    monkeypatch.setattr(registry.resolve("attack", "dlg"), "revision", 1, raising=False)
+    today = contents.read(folder)
+    assert [r.attack for r in today.records] == ["grey"]
+    assert today.left_out == [
+        "1 cell of an earlier revision of privbench, whose numbers today's code would not give, e.g. " + dlg.id
+    ]
+    assert len(contents.read(folder, earlier=True).records) == 2
+    assert [r.attack for r in ceiling.references(store, [with_method(grey, "fedcg")])] == ["grey"]
+
+
+def with_method(r, method):
+    train = r.cell.train.model_copy(update={"method": method})
+    return r.model_copy(update={"cell": r.cell.model_copy(update={"train": train})})

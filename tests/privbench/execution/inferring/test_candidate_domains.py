@@ -58,7 +58,7 @@ def test_the_order_of_the_candidates_is_drawn_by_the_seed_and_undone_for_the_sco
 
 
 def test_what_cannot_be_asked_is_refused():
-    with pytest.raises(UserError, match="all clients' are of one, a; try"):
+    with pytest.raises(UserError, match="all clients' are of one; try --dataset digits4"):
         asked_of(domains=("a", "a"))
     with pytest.raises(UserError, match="trains on tasks"):
         asked_of(method="reptile")
@@ -97,6 +97,15 @@ def test_a_record_names_the_domains_and_a_table_has_the_share_of_right_ones(tmp_
     assert "Score of the domain: share of clients whose domain is named, 0 to 1, higher is better." in report.notes
 
 
-def test_clients_of_one_domain_are_refused_before_training(tmp_path):
-    with pytest.raises(UserError, match="all clients' are of one"):
-        privbench.attack(attack=NAME, method="fedavg", dataset="digits", preset="smoke", seeds=1, out=tmp_path)
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"dataset": "digits"}, "all clients' are of one; try --dataset digits4 --partition domain"),
+        ({"dataset": "digits4", "partition": "iid"}, "--partition iid pools the domains; try --partition domain"),
+        ({"dataset": "digits4", "omega": 1.0}, "--partition dirichlet pools the domains; try --partition domain"),
+        ({"dataset": "digits4", "domains": "fonts"}, "all clients' are of one, fonts; name another one with --domains"),
+    ],
+)
+def test_clients_of_one_domain_are_refused_before_training(layout, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        privbench.attack(attack=NAME, method="fedavg", preset="smoke", seeds=1, out=tmp_path, **layout)
