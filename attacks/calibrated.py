@@ -2,9 +2,9 @@
 
 Whoever knows images of a client, one that it published, or canaries, sees E of them: the features in their uploads. LeNet-5's E has
 2,572 (grey) or 2,872 (colour) numbers, and an image gives 400 equations. The fit is the most probable extractor under a Gaussian
-prior about a random start (attacks/shadow/fitting/calibration.py). The client's other uploads, the victims among them, refine it
-(refinement.py there). Whether they do, and how far the fit is trusted, is chosen on known images that were left out (held_out.py).
-Without a known image the class mean is returned.
+prior about a random start, or with `start` about the initial extractor or a surrogate (attacks/shadow/fitting/calibration.py).
+The client's other uploads, the victims among them, refine it (refinement.py there). Whether they do, and how far the fit is
+trusted, is chosen on known images that were left out (held_out.py). Without a known image the class mean is returned.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,11 @@ from attacks.shadow.fitting import calibrated_extractors
 from attacks.shadow.fitting.extractor_descent import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count, CountOrZero, Positive, Share
+from privbench.hyperparameters import BySetting, Count, CountOrZero, Positive, Share
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
+
+NEEDS = frozenset({"gradient:classifier", "auxiliary", "known"})
+KNOWLEDGE = "gradient + auxiliary + known images"
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,15 @@ class Calibrated:
     refine_steps: CountOrZero = 120  # of the fit's refinement by the victims' uploads; 0: none
     prior: plug_and_play.Prior = "gaussian"
     denoiser_weight: Share = 0.5  # of the prior that a denoiser takes
+    start: calibrated_extractors.Start = "random"  # what the prior of the weights is around
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "known"})
+    needs = BySetting(NEEDS, lambda attack: NEEDS | {"initial"} if attack.start == "initial" else NEEDS)
     limits: ClassVar[Limits] = Limits(
         private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
     )
-    knowledge: ClassVar[str] = "gradient + auxiliary + known images"
+    knowledge = BySetting(
+        KNOWLEDGE, lambda attack: f"{KNOWLEDGE} + initial networks" if attack.start == "initial" else KNOWLEDGE
+    )
     rung: ClassVar[str] = "L6"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # The victims' uploads refine the fit.
@@ -58,8 +64,9 @@ class Calibrated:
         assert knowledge.known is not None, "the needs of this attack name known images"
         view = shadow_federation.real(artifact, knowledge, seed, "Calibrated")
         how = Calibration(view.model, view.noise is None, self.scale, self.fit_steps, knowledge.known.error)
+        starts = calibrated_extractors.starts_of(self.start, view, knowledge, seed)
         fits = calibrated_extractors.from_known(
-            how, self.refine_steps, view, knowledge.known, knowledge, seed, progress
+            how, self.refine_steps, starts, view, knowledge.known, knowledge, seed, progress
         )
         plugged = plug_and_play.of(self.prior, self.denoiser_weight, knowledge, view.model.classes, seed)
         return calibrated_extractors.ended(view, fits, self.steps, progress, plugged)

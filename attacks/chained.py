@@ -14,12 +14,13 @@ import torch
 from attacks.common import batched
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import per_image
+from attacks.features.learned_prior import plug_and_play
 from attacks.shadow import selection, shadow_federation
 from attacks.shadow.fitting import calibrated_extractors, chain
 from attacks.shadow.fitting.extractor_descent import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count, CountOrZero, Positive
+from privbench.hyperparameters import Count, CountOrZero, Positive, Share
 from privbench.types import Artifact, Knowledge, Outcome, Presets, Progress, Reconstruction, no_progress
 
 
@@ -33,6 +34,8 @@ class Chained:
     steps: Count = 100  # of the inversion
     scale: Positive = 1.0  # of the prior of the weights, relative to their size in the round before
     refine_steps: CountOrZero = 120  # of the last fit's refinement by the victims' uploads; 0: none
+    prior: plug_and_play.Prior = "gaussian"  # of the victims; kept images are found under the Gaussian one
+    denoiser_weight: Share = 0.5  # of the prior that a denoiser takes
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial", "rounds"})
     limits: ClassVar[Limits] = Limits(
@@ -71,4 +74,5 @@ class Chained:
             return batched.reconstruction(end, 1, view.labels[:, None])._replace(outcome=outcome)
         initial = {n: t.to(view.h.device) for n, t in knowledge.initial.params["extractor"].items()}
         fits = chain.followed(how, view, read, initial, self.find_steps, self.again_steps, self.refine_steps, progress)
-        return calibrated_extractors.ended(view, fits, self.steps, progress)
+        plugged = plug_and_play.of(self.prior, self.denoiser_weight, knowledge, view.model.classes, seed)
+        return calibrated_extractors.ended(view, fits, self.steps, progress, plugged)

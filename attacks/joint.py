@@ -3,10 +3,19 @@
 A surrogate is near the client's extractor, and its errors are the same for every upload of the client: what the images cannot
 explain, the extractor must. attacks/shadow/fitting/joint_refinement.py descends on both. Of three recipes (surrogate, aligned,
 joint) the shadow validation takes one.
+
+With `uploads=kept` the victims' uploads are joined by those that the server kept of the same round, of images that nobody scores
+(privbench/observation/other_images.py). The result is that of an attack on all of them, of which the victims are handed over.
+That is what there is of "all uploads of a client": single gradients of one round. Whole updates over all of a client's images,
+which a real client sends, are no observation of this suite (privbench/observation/local_update.py: an update's data set is the
+victim batch alone). Nor are uploads of other rounds read here: a client's extractor is another there, as `chained` has it.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
 
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes
@@ -14,19 +23,27 @@ from attacks.shadow.fitting import joint_refinement
 from attacks.shadow.settings import SHORT, JointSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench.execution.applicability import Limits
-from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
+from privbench.hyperparameters import BySetting
+from privbench.types import Artifact, Knowledge, Parts, Presets, Progress, Reconstruction, no_progress
+
+NEEDS = frozenset({"gradient:classifier", "auxiliary"})
+KNOWLEDGE = "gradient + auxiliary"
 
 
 @dataclass(frozen=True)
 class Joint(JointSettings):
     """The private extractor and all images of a client's uploads, optimised together from aligned surrogates (this suite)."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
+    uploads: Literal["victims", "kept"] = "victims"  # kept: those that the server kept of the attacked round as well
+
+    needs = BySetting(NEEDS, lambda attack: NEEDS | {"rounds"} if attack.uploads == "kept" else NEEDS)
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
     limits: ClassVar[Limits] = Limits(
         private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
     )
-    knowledge: ClassVar[str] = "gradient + auxiliary"
+    knowledge = BySetting(
+        KNOWLEDGE, lambda attack: f"{KNOWLEDGE} + kept uploads" if attack.uploads == "kept" else KNOWLEDGE
+    )
     rung: ClassVar[str] = "L5"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # All uploads of a client say what its extractor is.
@@ -38,4 +55,37 @@ class Joint(JointSettings):
     ) -> Reconstruction:
         """All victims through plain, aligned or refined surrogates."""
         chosen_from = (recipes.surrogates(self), alignment.aligned(self), joint_refinement.joint(self))
-        return SurrogateAttack("Joint", self, chosen_from).reconstruct(artifact, knowledge, seed, progress)
+        every = with_kept(artifact, knowledge.rounds or ()) if self.uploads == "kept" else artifact
+        end = SurrogateAttack("Joint", self, chosen_from).reconstruct(every, knowledge, seed, progress)
+        return end if every is artifact else first(end, artifact.victims)
+
+
+def with_kept(artifact: Artifact, rounds: Sequence[Artifact]) -> Artifact:
+    """The victims' uploads, and after them those that the server kept of the same round."""
+    kept = [seen for seen in rounds if seen.round == artifact.round]
+    return joined([artifact, *kept]) if kept else artifact
+
+
+def joined(each: Sequence[Artifact]) -> Artifact:
+    """Single gradients of the same round in one artifact; all have batches of one size."""
+
+    def of(parts: Sequence[Parts]) -> Parts:
+        return {
+            part: {name: torch.cat([one[part][name] for one in parts]) for name in net}
+            for part, net in parts[0].items()
+        }
+
+    labels = [one.labels for one in each if one.labels is not None]
+    return replace(
+        each[0],
+        gradients=of([one.gradients for one in each]),
+        client=torch.cat([one.client for one in each]),
+        labels=torch.cat(labels) if len(labels) == len(each) else None,
+    )
+
+
+def first(end: Reconstruction, count: int) -> Reconstruction:
+    """What was reconstructed of the first `count` victims."""
+    images, labels, loss, trace, restart = (t[:count] for t in end[:5])
+    outcome = None if end.outcome is None else end.outcome[:count]
+    return end._replace(images=images, labels=labels, loss=loss, trace=trace, restart=restart, outcome=outcome)

@@ -7,9 +7,10 @@ do; the numbers below are what most settings are.
 
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import MISSING, Field
 from types import SimpleNamespace
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic import Field as Range
@@ -33,6 +34,23 @@ WORDS = {  # of pydantic's reasons, with what they are about
     "less_than": "should be below {lt}",
     "literal_error": "should be {expected}",
 }
+
+Fact = TypeVar("Fact")
+
+
+class BySetting(Generic[Fact]):
+    """What a plug-in declares, where its settings change it: a class says the usual, a plug-in what holds with its own settings.
+
+    needs = BySetting(USUAL, lambda attack: USUAL | {"initial"} if attack.start == "initial" else USUAL)
+    """
+
+    def __init__(self, usual: Fact, of: Callable[[Any], Fact]) -> None:
+        """`usual` holds with the default settings, and `of` makes the same of a plug-in."""
+        self.usual, self.of = usual, of
+
+    def __get__(self, plugin: object | None, _class: type | None = None) -> Fact:
+        """Of a class what is usual, of a plug-in what its settings make of it."""
+        return self.usual if plugin is None else self.of(plugin)
 
 
 def kind(plugin: type, field: Field[Any]) -> Any:

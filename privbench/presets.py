@@ -286,13 +286,15 @@ def settings_of_attack(preset: str, attack: str, backbone: str = "lenet5") -> di
     return dict(presets.get(name, {}))
 
 
-def _other_images(attack: str | None, preset: str, rounds: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _other_images(
+    attack: str | None, settings: Mapping[str, Any], preset: str, rounds: int, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
     """The fields of a cell about images that are no victims, for an attack that needs them; nothing for all others.
 
     By default as many images as fill whole batches and are at least KNOWN_IMAGES, or UPLOADS_PER_ROUND. As published the observed
     rounds are by default those that a run keeps: to train others again takes minutes each.
     """
-    needs = frozenset() if attack is None else registry.resolve("attack", attack).needs
+    needs = frozenset() if attack is None else registry.needs(attack, settings)
     batch, fields = chosen.get("batch_size", 1), dict[str, Any]()
     if preset in AS_PUBLISHED:
         chosen = {"observed_rounds": tuple(r for r in FULL_ROUNDS if r <= rounds), **chosen}
@@ -338,6 +340,7 @@ def cell_spec(
     slow = preset == "quick" and train.backbone in SLOW_BACKBONES
     defaults = {} if attack is None else settings_of_attack(preset, attack, train.backbone)
     every = seeds_of(preset, seeds, first_seed)
+    attack_settings = {**defaults, **chosen.get("attack_settings", {})}
     usual = (SLOW_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
     fields = {
         **chosen,
@@ -345,12 +348,12 @@ def cell_spec(
         "train": train.model_copy(update={"seed": every[0]}).model_dump(),
         "seeds": every,
         "attack": attack,
-        "attack_settings": {**defaults, **chosen.get("attack_settings", {})},
+        "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
         "attack_revision": 0 if attack is None else registry.revision(attack),
         "active": attack is not None and registry.is_active(attack),
-        **_other_images(attack, preset, train.schedule.rounds, chosen),
+        **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }
     kept, last = max(fields["observed_rounds"] or (0,)), train.schedule.rounds
     if kept > last:

@@ -386,6 +386,12 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
         raise UserError(f"{plugin.__name__}: {error}") from error
 
 
+def needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
+    """What an attack needs with some settings; UserError as `create`."""
+    needed: frozenset[str] = create(resolve("attack", attack), settings).needs
+    return needed
+
+
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """attack -> those of some settings that it has; UserError for a setting that none has."""
     fields = {name: [f.name for f in dataclasses.fields(resolve("attack", name))] for name in attacks}

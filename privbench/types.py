@@ -451,7 +451,7 @@ class Attack(Protocol):
     # other numbers; `limits: ClassVar[Limits]`, what it can be made on besides its needs
     # (privbench/execution/applicability.py); and `knows: ClassVar[frozenset[str]]`, what of a defence it has a form for, of
     # privbench.defending.described.EVERY_KIND, and `knows_private`, what of it where the extractor is private, if that is less
-    # (privbench/observation/knowledge.py).
+    # (privbench/observation/knowledge.py). What settings change is declared as a privbench.hyperparameters.BySetting.
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

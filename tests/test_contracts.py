@@ -468,7 +468,9 @@ WATCHED_AT_LENGTH = {"fedcg": PRIVATE, "batches of fedcg": (*PRIVATE, "imprint")
 # Settings with which an attack does all that it does by default, or aligns otherwise than its relatives, which are watched too.
 WATCHED_SETTINGS = {
     "posterior": {"prior": "denoiser", "samples": 1, "further_steps": 2},
-    "calibrated": {"prior": "denoiser"},
+    "calibrated": {"prior": "denoiser", "start": "initial"},
+    "chained": {"prior": "denoiser"},
+    "joint": {"uploads": "kept"},
     "aligned-surrogate": {"alignment": "sliced"},
 }
 

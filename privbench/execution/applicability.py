@@ -14,7 +14,7 @@ from privbench.methods.base import RoundClock
 from privbench.networks import layer_chain
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import BACKBONES, Model
-from privbench.spec import CellSpec, TrainSpec
+from privbench.spec import CellSpec
 from privbench.tensors import Params
 from privbench.types import CLASSIFICATION, Artifact
 
@@ -68,7 +68,7 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     model = defense.network(model) if "network" in defense.places else model
     if fault := _at_odds(name, limits, train.method, model, private=private, noisy=defense.noisy):
         return fault
-    if fault := (_of_sums(name, limits, private=private) if summed else "") or _no_common_start(name, train):
+    if fault := (_of_sums(name, limits, private=private) if summed else "") or _no_common_start(name, cell):
         return fault
     if limits.linear_classifier:
         classifier = model.classifier
@@ -105,9 +105,9 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     return ""
 
 
-def _no_common_start(name: str, train: TrainSpec) -> str:
+def _no_common_start(name: str, cell: CellSpec) -> str:
     """Why nobody knows what an attack has to know of the start of training, in a line; else nothing."""
-    if train.initialisation == "shared" or "initial" not in registry.resolve("attack", name).needs:
+    if cell.train.initialisation == "shared" or "initial" not in registry.needs(name, cell.attack_settings):
         return ""
     return (
         f"{name} needs the networks that all clients started with, but with --initialisation per-client each drew its own; "

@@ -142,7 +142,7 @@ def further_knowledge(
     progress: Progress,
 ) -> dict[str, Any]:
     """The fields of Knowledge that the needs of a cell's attack name of these; of sums over clients there is none."""
-    needs = registry.resolve("attack", str(cell.attack)).needs
+    needs = registry.needs(str(cell.attack), cell.attack_settings)
     if not needs & {"known", "rounds"} or seen.member_weights is not None:
         return {}
     fed, _ = federation.of(spec, data_root)
@@ -179,7 +179,7 @@ def kept_images(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int) -
 
 def about_further(cell: CellSpec, round_: int) -> dict[str, Any]:
     """What a record says of it."""
-    needs = registry.resolve("attack", str(cell.attack)).needs
+    needs = registry.needs(str(cell.attack), cell.attack_settings)
     described = dict[str, Any]()
     if "known" in needs:
         described["known"] = {"images": cell.known_images, "quality_db": cell.known_quality_db}

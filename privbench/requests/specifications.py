@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -30,8 +30,6 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     usual = [registry.OF_UPDATES] if attacks.observe == "update" else default_attacks(sent)
     attack_names, attack_settings = named or usual, settings(attacks.attack_set)
     every = ladder.every(attack_names)
-    _check_needed(every, attacks)
-    _check_observed(attacks)
     of_each = (
         registry.settings_of_each(every, attack_settings)
         if attacks.is_ladder()
@@ -39,6 +37,8 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     )
     for name, settings_of_attack in of_each.items():
         registry.create(registry.resolve("attack", name), settings_of_attack)
+    _check_needed(of_each, attacks)
+    _check_observed(attacks)
     seen = fields_of(CellSpec, attacks) | {"auxiliary": images, "observed_rounds": attacks.kept_rounds()}
     return [
         presets.cell_spec(
@@ -51,14 +51,15 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     ]  # fmt: skip
 
 
-def _check_needed(every: Sequence[str], attacks: AttackOptions) -> None:
+def _check_needed(of_each: Mapping[str, Mapping[str, Any]], attacks: AttackOptions) -> None:
     """UserError for an option about images that none of the attacks has."""
     for need, names in KNOWLEDGE_OPTIONS.items():
         options = [name for name in names if getattr(attacks, name) is not None]
-        if options and not any(need in registry.resolve("attack", name).needs for name in every):
+        if options and not any(need in registry.needs(name, each) for name, each in of_each.items()):
             able = next(name for name in registry.ATTACKS if need in registry.resolve("attack", name).needs)
             raise UserError(
-                f"--{options[0].replace('_', '-')} goes with --attack {able}, or a ladder; no other has use for it"
+                f"--{options[0].replace('_', '-')} goes with --attack {able}, or a ladder; nothing else that was asked for has "
+                "use for it"
             )
 
 

@@ -92,6 +92,7 @@ MAY_BE_ZERO = {
     ("client-rows", "rehearsal_images"), ("fishing", "rehearsal_images"), ("seer", "rehearsal_images"),
     ("model-inconsistency", "rehearsal_images"), ("model-inconsistency", "target"),
     ("calibrated", "refine_steps"), ("chained", "refine_steps"), ("calibrated", "denoiser_weight"),
+    ("chained", "denoiser_weight"),
     ("posterior", "denoiser_weight"), ("posterior", "samples"),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,15 +20,34 @@ from attacks.features import inversion, per_image
 from attacks.features.inversion import ClassPrior
 from attacks.features.learned_prior import plug_and_play
 from attacks.features.learned_prior.plug_and_play import PluggedIn, Pulled
-from attacks.shadow import selection, shadow_federation
+from attacks.shadow import recipes, selection, shadow_federation
 from attacks.shadow.fitting import calibration, extractor_descent, held_out, refinement
 from attacks.shadow.fitting.calibration import Fit
 from attacks.shadow.fitting.extractor_descent import Calibration, Pairs
+from attacks.shadow.settings import SurrogateSettings
 from attacks.shadow.shadow_federation import ServerView
 from privbench.errors import UserError
 from privbench.seeds import stream
 from privbench.tensors import Params
 from privbench.types import Knowledge, KnownImages, Outcome, Progress, Reconstruction
+
+Start = Literal["random", "initial", "surrogate"]
+
+
+def starts_of(start: Start, view: ServerView, knowledge: Knowledge, seed: int) -> list[Params]:
+    """The mean of each attacked client's prior: an extractor drawn at random, the initial one, or a surrogate.
+
+    The surrogate is the first of those that the attack `surrogate` trains by default.
+    """
+    if start == "random":
+        return random_starts(view, view.clients, seed)
+    if start == "initial":
+        assert knowledge.initial is not None, "the needs of this setting name the initial networks"
+        one = knowledge.initial.params["extractor"]
+    else:
+        trained = recipes.trained_alone(SurrogateSettings(), view, seed, knowledge)
+        one = trained[min(trained)][0]
+    return [{n: t.to(view.h.device) for n, t in one.items()} for _ in view.clients]
 
 
 def random_starts(view: ServerView, clients: list[int], seed: int) -> list[Params]:
@@ -42,19 +62,19 @@ def random_starts(view: ServerView, clients: list[int], seed: int) -> list[Param
 def from_known(
     how: Calibration,
     refine_steps: int,
+    starts: list[Params],
     view: ServerView,
     known: KnownImages,
     knowledge: Knowledge,
     seed: int,
     progress: Progress,
 ) -> dict[int, Fit]:
-    """The fit of every attacked client; its error is inf where nothing of the client is known."""
+    """The fit of every attacked client, from its start; its error is inf where nothing of the client is known."""
     clients = view.clients
     images = known.images.to(view.h)
     rows = {k: torch.nonzero(known.seen.client == k)[:, 0] for k in clients}
     if not all(len(r) for r in rows.values()):
-        return {k: Fit(start, math.inf) for k, start in zip(clients, random_starts(view, clients, seed), strict=True)}
-    starts = random_starts(view, clients, seed)
+        return {k: Fit(start, math.inf) for k, start in zip(clients, starts, strict=True)}
     seen = per_image.of_kept(known.seen, knowledge, seed, progress)
     if seen is None:
         return {k: Fit(start, math.inf) for k, start in zip(clients, starts, strict=True)}

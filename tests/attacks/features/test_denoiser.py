@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 
+from attacks.chained import Chained
 from attacks.features import inversion, map_estimate
 from attacks.features.learned_prior import denoiser, plug_and_play
 from attacks.features.learned_prior.plug_and_play import PluggedIn, Pulled
@@ -12,8 +13,10 @@ from attacks.posterior import Posterior
 from attacks.shadow import shadow_federation
 from attacks.shadow.fitting import calibrated_extractors
 from attacks.shadow.fitting.calibration import Fit
+from privbench import presets
 from privbench.seeds import stream
 from privbench.types import Batch, Knowledge, no_progress
+from tests.attacks.test_claims import chaining
 from tests.builders.small_artifacts import (
     MODEL,
     artifact,
@@ -165,6 +168,31 @@ def test_a_client_whose_fit_is_worth_nothing_stays_at_the_mean_of_its_class(monk
     end, plain = (calibrated_extractors.invert(view, fits, 3, no_progress, p).x for p in (plugged, None))
     assert torch.equal(end[1], plain[1])
     assert not torch.equal(end[0], plain[0])
+
+
+def test_a_chain_ends_under_a_denoiser_where_it_is_asked_for_one(monkeypatch):
+    """At a weight of nothing its images are those of the plain chain; at the usual weight they are others."""
+    monkeypatch.setattr(denoiser, "STEPS", 2)
+    seen, _, whole = chaining()
+    short = {"fit_steps": 5, "find_steps": 5, "again_steps": 5, "refine_steps": 5, "steps": 5}
+
+    def ended(**settings):
+        return Chained(**short, **settings).reconstruct(seen, whole, 0)
+
+    plain, longer, other = ended(), ended(prior="denoiser", denoiser_weight=0.0), ended(prior="denoiser")
+    assert torch.equal(plain.images, ended(prior="gaussian", denoiser_weight=0.8).images)
+    torch.testing.assert_close(longer.images, plain.images, atol=1e-5, rtol=0)
+    assert longer.gradient_evaluations > plain.gradient_evaluations
+    assert not torch.allclose(other.images, plain.images, atol=1e-3)
+
+
+def test_a_cell_of_the_usual_prior_says_nothing_of_it():
+    train = presets.train_spec("quick", "digits", "fedsplit")
+    plain, named = (
+        presets.cell_spec("quick", train, "chained", attack_settings=s) for s in ({}, {"prior": "denoiser"})
+    )
+    assert plain.attack_settings == {}
+    assert plain.id != named.id
 
 
 @pytest.mark.parametrize("settings", [{"prior": "denoiser"}, {"samples": 1}])

@@ -108,6 +108,21 @@ def test_attacks_from_the_initial_networks_are_refused_before_training(attack, t
     assert "\n" not in reason[1]
 
 
+def test_so_is_a_setting_that_begins_at_them(tmp_path):
+    for how, faults in (("shared", 0), ("per-client", 1)):
+        cells = [
+            presets.cell_spec(
+                "smoke", train_spec("fedsplit", how), "calibrated", victims=2, attack_settings={"start": start}
+            )
+            for start in ("random", "initial")
+        ]
+        reasons = preconditions.impossible(Store(tmp_path), cells, None, workers=1)
+        assert list(reasons) == [cells[1].id][:faults]
+        assert all(
+            "calibrated needs the networks that all clients started with" in reason for reason in reasons.values()
+        )
+
+
 def test_those_are_all_attacks_that_need_the_initial_networks():
     assert {name for name in registry.ATTACKS if "initial" in registry.resolve("attack", name).needs} == set(
         OF_THE_START
