@@ -45,6 +45,8 @@ BY_HAND = {
 FROM_RECORDS = [
     "docs/results/imprint-on-the-wire.md",
     "docs/results/inference.md",
+    "docs/needed_knowledge.md",
+    "docs/results/ladder-digits.md",
     "docs/results/ladder-photos.md",
     "docs/results/published-cifar10.md",
     "docs/papers_claims.md",

@@ -18,7 +18,8 @@ from reports.documents import (
     training_time,
 )
 from reports.documents.pages import Blocks
-from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, variants
+from reports.studies import definition
+from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, sweep, variants
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication, generator_table, task_table
 
@@ -29,7 +30,8 @@ PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
     "securegan",
     "meta",
 )
-DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
+DEFENCES, IMPRINT, LADDER, DIGITS = "defences", "imprint-on-the-wire", "ladder-photos", "ladder-digits"
+KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
@@ -122,6 +124,11 @@ def _papers_attack(preset: str) -> Callable[[Path], str]:
     return text
 
 
+def _sweep(name: str) -> Callable[[Path], str]:
+    """A block of the records of a study that sweeps settings, in the order of their values."""
+    return _of_attacks(name, lambda records: _body(sweep.report(definition.read(name).sweep, records)))
+
+
 def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
     """A block of what a server must know to see the images of one method after training; `tables` are titles and names."""
 
@@ -159,6 +166,17 @@ BLOCKS: Blocks = {
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     "quick-cifar10": _of_attacks("quick-cifar10", findings.beside_printed),
+    DIGITS: _of_all(DIGITS, _ladder),
+    f"{DIGITS}-setting": _of_attacks(DIGITS, findings.setting),
+    **{
+        f"needed-{method.lower()}": _needed(
+            method, {"photos": LADDER, "digits": DIGITS, "CIFAR-10, trained to the end, one seed": TRAINED}
+        )
+        for method in PRIVATE
+    },
+    KNOWN_IMAGES: _sweep(KNOWN_IMAGES),
+    f"{KNOWN_IMAGES}-setting": _of_attacks(KNOWN_IMAGES, findings.setting),
+    EARLIER_ROUNDS: _sweep(EARLIER_ROUNDS),
     **{
         f"quick-beside-published-{method.lower()}": _needed(method, {"quick": "quick-cifar10", "published": TRAINED})
         for method in (FEDAVG, *PRIVATE)
