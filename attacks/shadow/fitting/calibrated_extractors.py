@@ -2,8 +2,9 @@
 
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
 (attacks/features/per_image.py) and paired with its images (calibration.py). The fit and its error are those of
-calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does. The victims' uploads
-refine it where that serves the known images (refinement.py).
+calibration.py. By default it is from a random start, which needs no other knowledge. The initial extractor and a surrogate are the
+other choices; after training neither has a sure gain over a random start (one seed, docs/appendix/tuning.md). The victims' uploads
+refine the fit where that serves the known images (refinement.py).
 """
 
 from __future__ import annotations
