@@ -12,11 +12,13 @@ import torch
 import typer
 
 from privbench import data, presets, registry, written_defense
+from privbench.cli import attack_runs, run_commands
 from privbench.cli import main as cli
 from privbench.data import partition
 from privbench.execution import one_attack
 from privbench.training import harness
 from privbench.types import Knowledge, Reconstruction, Truth
+from reports.documents import published
 from reports.studies import definition, study_cells
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, smooth_images
@@ -164,3 +166,31 @@ def test_every_documented_command_and_option_is_there(repository):
     ] == []
     assert unknown_words(["train", "--epochs", "3"], whole) == ["--epochs"]
     assert unknown_words(["measure"], whole) == ["measure"]
+
+
+def cells_of(words, monkeypatch):
+    """The names of the cells that a documented command would make, of which none is run."""
+    planned = []
+    monkeypatch.setattr(run_commands, "_run", lambda _, cells, *__: planned.extend(cells))
+    monkeypatch.setattr(attack_runs, "run_attacks", lambda cells, _: planned.extend(cells))
+    monkeypatch.setattr(attack_runs, "show_attacked", lambda _: None)
+    typer.main.get_command(cli.app)(words, standalone_mode=False)
+    return {cell.id for cell in planned}
+
+
+def test_the_commands_of_the_page_on_inferences_make_its_records_and_nothing_else(repository, monkeypatch):
+    documented = [words for page, words in documented_commands(repository) if page == "inference.md"]
+    records = {
+        record.id
+        for name in ("inference", "property-inference")
+        for record in published.read(published.path_of(repository, name))
+    }
+    each = [cells_of(words, monkeypatch) for words in documented]
+    assert len(records) == sum(map(len, each)) == 20
+    assert set().union(*each) == records
+    listed = [
+        shlex.split(line, comments=True)[1:]
+        for line in (repository / "docs" / "results.md").read_text().splitlines()
+        if line.endswith("# inference.md")
+    ]
+    assert listed == documented

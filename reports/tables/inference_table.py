@@ -99,6 +99,8 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
         lines.append(f"Score of the {inference.title}: {inference.score}, 0 to 1, {better} is better.")
     for r in records:
         lines += [f"{label(r.cell)}, {r.attack}: {message.sentence}." for message in r.messages]
+    if any(r.knowledge.pools_clients for r in records):
+        lines.append("'Pools': each answer is made of what so many clients sent, or were asked about, together.")
     if all(QUESTIONS[r.question].of_candidates for r in records):
         return [*lines, "[95% interval, bootstrap over seeds and clients]."]
     return [

@@ -165,6 +165,9 @@ def test_a_row_has_area_accuracy_and_the_rate_at_few_false_positives(record):
     row = dict(zip(membership_rows.COLUMNS, membership_rows.row(recognised), strict=True))
     assert row["balanced accuracy, %"].startswith("55.0 ")
     assert row["TPR at 1% FPR, %"].startswith("40.0 ")
+    # Above 10 of the 100 others there are no more members: half of the others stand beside the next 20.
+    assert row["TPR at 10% FPR, %"].startswith("40.0 ")
+    assert "provable from 20.0" in row["TPR at 10% FPR, %"]
     assert row["clients recognised"] == "2 of 2"
     assert row["AUC"].replace("*", "").startswith("0.550 ")
     assert "provable from 7.0" in row["TPR at 1% FPR, %"]

@@ -9,12 +9,13 @@ import torch
 
 import privbench
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import one_attack
+from privbench.execution import one_attack, reproduce
 from privbench.records import schema
 from privbench.records.schema import InferenceRecord
 from privbench.records.store import Store
 from privbench.scoring.statement_scores import total_variation
 from privbench.types import Knowledge, Statements
+from reports.documents import blocks
 from reports.tables import inference_table
 from tests.builders.records import with_knowledge
 from tests.builders.small_artifacts import artifact, digits
@@ -90,6 +91,39 @@ def test_smoke_shows_no_score(results):
     [table] = inference_table.report(results.inferred).tables
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["score"] == row["floor"] == row["gain"] == "(smoke)"
+
+
+def test_a_row_says_of_how_many_clients_an_answer_was_made_and_an_older_record_says_nothing(results):
+    [record] = results.inferred
+    clients = len(record.statements)
+    assert record.knowledge.pools_clients == clients > 1
+    older = with_knowledge(record, pools_clients=None)
+    shown = [dict(zip(inference_table.COLUMNS, inference_table.row(r), strict=True)) for r in (record, older)]
+    assert [row["attacker knows"] for row in shown] == [f"gradient; pools {clients} clients", "gradient"]
+    assert "pools_clients" not in older.knowledge.model_dump()
+    assert reproduce.unlike_records(older, record) == []
+
+
+def test_a_tag_from_before_the_training_specification_was_named_is_shown_with_it(results):
+    [record] = results.inferred
+    needs = [*record.knowledge.needs, "specification"]
+    older, newer = (
+        with_knowledge(record, needs=needs, tag=tag, pools_clients=None)
+        for tag in ("gradient", "gradient + training specification")
+    )
+    assert {inference_table.row(r)[2] for r in (older, newer)} == {"gradient + training specification"}
+    assert reproduce.unlike_records(older, newer) == []
+    assert reproduce.unlike_records(older, with_knowledge(newer, needs=["classes"])) != []
+
+
+def test_a_published_ladder_shows_beneath_it_what_inferences_state(results):
+    [inferred], attacked = results.inferred, results.attacked
+    alone, both = blocks._ladder(attacked), blocks._ladder([inferred, *attacked])
+    assert both.startswith(alone.rstrip())
+    beneath = both.removeprefix(alone.rstrip())
+    assert beneath.lstrip().startswith(f"## {inference_table.TITLE}\n")
+    assert f"| FedSplit | {NAME} |" in beneath
+    assert NAME not in alone
 
 
 def test_a_row_whose_attacker_does_not_know_the_defence_is_named(results):
