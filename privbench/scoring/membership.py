@@ -144,16 +144,16 @@ def share_resamples(hits: int, count: int, name: str) -> Rates:
 def _resampled(counts: Counts) -> Counts:
     """RESAMPLES bootstrap samples of images of which so many have each score: [RESAMPLES, T]; the draws do not depend on them."""
     steps = len(counts)
-    drawn = _drawn(int(counts.sum()))
+    drawn = _drawn(int(counts.sum()), RESAMPLES)
     place = np.repeat(np.arange(steps), counts)[drawn] + steps * np.arange(RESAMPLES)[:, None]
     return np.bincount(place.ravel(), minlength=steps * RESAMPLES).reshape(RESAMPLES, steps)
 
 
 @lru_cache(maxsize=4)
-def _drawn(count: int) -> Counts:
-    """Which of `count` images every resample draws: [RESAMPLES, count]."""
+def _drawn(count: int, resamples: int) -> Counts:
+    """Which of `count` images every resample draws: [resamples, count]."""
     rng = np.random.default_rng(stream(0, "membership", "non-members").initial_seed())
-    drawn = np.floor(rng.random((count, RESAMPLES)) * count).astype(np.int64).T
+    drawn = np.floor(rng.random((count, resamples)) * count).astype(np.int64).T
     drawn.flags.writeable = False
     return drawn
 
