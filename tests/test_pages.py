@@ -46,6 +46,7 @@ FROM_RECORDS = [
     "docs/results/imprint-on-the-wire.md",
     "docs/results/inference.md",
     "docs/needed_knowledge.md",
+    "docs/results/ladder-cifar10.md",
     "docs/results/ladder-digits.md",
     "docs/results/ladder-photos.md",
     "docs/results/published-cifar10.md",

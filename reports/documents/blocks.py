@@ -30,7 +30,8 @@ PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
     "securegan",
     "meta",
 )
-DEFENCES, IMPRINT, LADDER, DIGITS = "defences", "imprint-on-the-wire", "ladder-photos", "ladder-digits"
+DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
+LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
 # Columns of the attack table.
@@ -166,11 +167,15 @@ BLOCKS: Blocks = {
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     "quick-cifar10": _of_attacks("quick-cifar10", findings.beside_printed),
-    DIGITS: _of_all(DIGITS, _ladder),
-    f"{DIGITS}-setting": _of_attacks(DIGITS, findings.setting),
+    **{name: _of_all(name, _ladder) for name in (DIGITS, CIFAR10_LADDER)},
+    **{f"{name}-setting": _of_attacks(name, findings.setting) for name in (DIGITS, CIFAR10_LADDER)},
     **{
         f"needed-{method.lower()}": _needed(
-            method, {"photos": LADDER, "digits": DIGITS, "CIFAR-10, trained to the end, one seed": TRAINED}
+            method,
+            {
+                "photos": LADDER, "digits": DIGITS, "CIFAR-10": CIFAR10_LADDER,
+                "CIFAR-10, trained to the end, one seed": TRAINED,
+            },  # fmt: skip
         )
         for method in PRIVATE
     },
