@@ -50,6 +50,7 @@ FROM_RECORDS = [
     "docs/results/ladder-digits.md",
     "docs/results/ladder-photos.md",
     "docs/results/published-cifar10.md",
+    "docs/results/published-office10.md",
     "docs/papers_claims.md",
     "docs/results/published-ladder.md",
     "docs/results/quick-photos.md",

@@ -34,6 +34,7 @@ DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
 LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
+OFFICE, OFFICE_TRAINED = "published-office10", "published-office10-ladder"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -52,7 +53,7 @@ CLAIMS = {
         "FedAvg + DP-SGD (epsilon 8) + Secure-aggregation masks",
     ),
 }
-# The printed table that CIFAR-10 is compared with.
+# The printed table that the runs of the published schedule are compared with.
 TABLES = ["FedCG 1"]
 # Of the settings of the papers' attack that all columns have, the nearest.
 MOST_SETTINGS = 12
@@ -140,6 +141,19 @@ def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
     return text
 
 
+def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
+    """The blocks of the accuracies of one data set trained by the published schedule."""
+    return {
+        name: _of_all(name, _accuracy_table),
+        f"{name}-models": _of_all(name, model_accuracy.table),
+        f"{name}-orderings": _of_all(name, model_accuracy.orderings, "FedCG", TABLES),
+        f"{name}-nearest": _of_all(name, model_accuracy.nearest, TABLES),
+        f"{name}-time": _of_all(name, training_time.table),
+        f"{name}-shorter": _of_all(name, model_accuracy.shorter, (5, 10, 15, 20, 25)),
+        f"{name}-setting": _of_all(name, model_accuracy.schedule),
+    }
+
+
 BLOCKS: Blocks = {
     "attacks": catalogue.attacks,
     "backbones": catalogue.backbones,
@@ -173,9 +187,12 @@ BLOCKS: Blocks = {
         f"needed-{method.lower()}": _needed(
             method,
             {
-                "photos": LADDER, "digits": DIGITS, "CIFAR-10": CIFAR10_LADDER,
+                "photos": LADDER,
+                "digits": DIGITS,
+                "CIFAR-10": CIFAR10_LADDER,
                 "CIFAR-10, trained to the end, one seed": TRAINED,
-            },  # fmt: skip
+                "Office-Caltech10, trained to the end, one seed": OFFICE_TRAINED,
+            },
         )
         for method in PRIVATE
     },
@@ -209,13 +226,12 @@ BLOCKS: Blocks = {
     "finding-private-extractor": _of_attacks(PHOTOS, findings.of_private, PRIVATE),
     "finding-knowledge": _of_attacks(LADDER, findings.of_knowledge),
     "finding-accuracy": _of_attacks(PHOTOS, model_accuracy.cost, STRONG_NOISE, FEDAVG),
-    CIFAR10: _of_all(CIFAR10, _accuracy_table),
-    f"{CIFAR10}-models": _of_all(CIFAR10, model_accuracy.table),
-    f"{CIFAR10}-nearest": _of_all(CIFAR10, model_accuracy.nearest, TABLES),
-    f"{CIFAR10}-orderings": _of_all(CIFAR10, model_accuracy.orderings, "FedCG", TABLES),
-    f"{CIFAR10}-time": _of_all(CIFAR10, training_time.table),
-    f"{CIFAR10}-shorter": _of_all(CIFAR10, model_accuracy.shorter, (5, 10, 15, 20, 25)),
-    f"{CIFAR10}-setting": _of_all(CIFAR10, model_accuracy.schedule),
+    **_accuracies(CIFAR10),
+    **_accuracies(OFFICE),
+    OFFICE_TRAINED: _of_all(OFFICE_TRAINED, _ladder),
+    f"{OFFICE_TRAINED}-claims": _of_attacks(OFFICE_TRAINED, findings.beside_printed),
+    f"{OFFICE_TRAINED}-claims-untrained": _of_attacks(OFFICE_TRAINED, findings.beside_printed, findings.UNTRAINED),
+    f"{OFFICE_TRAINED}-setting": _of_attacks(OFFICE_TRAINED, findings.setting),
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
 }

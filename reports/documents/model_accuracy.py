@@ -4,7 +4,8 @@
     uploaded    what the client sent
     broadcast   what the server sends back
 Each at the round with its best validation accuracy, mean over clients, the first of equals. A table's accuracy is another: of the
-personal model, each client at its best round (privbench/training/history.py).
+personal model, each client at its own best round (privbench/training/history.py). The two differ most where clients validate on
+few images.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MODELS = {
     "uploaded": "uploaded, as it was sent",
     "broadcast": "broadcast, with what came back",
 }
+OWN_BEST = "each client's personal model at its own best round"
 # Their address, from docs/results.md.
 RECORDS = "results/records/quick-photos.jsonl.xz"
 
@@ -53,6 +55,7 @@ def table(records: Sequence[Record]) -> str:
     """A row a model, a column a method: mean over clients and seeds, ± standard deviation over seeds."""
     columns = by_label(records)
     rows = [[words, *(_spread(accuracies(r, model)) for r in columns.values())] for model, words in MODELS.items()]
+    rows.insert(0, [OWN_BEST, *(_spread(r.accuracy.per_seed) for r in columns.values())])
     rows.append(["best round of the personal model / rounds", *(_rounds_text(r) for r in columns.values())])
     return render.markdown(["model", *columns], rows)
 
@@ -89,7 +92,9 @@ def _verdict(low: float, high: float, seeds: int) -> str:
 
 
 def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> str:
-    """A row a rival: by how many points one method is above it, as printed and for each model, and whether the ordering holds.
+    """A row a rival: by how many points one method is above it, as printed and as measured, and whether the ordering holds.
+
+    First of the personal model, each client's at its own best round, as tables have it; then of each model at one round for all.
 
     UserError where the seeds of two records differ.
     """
@@ -104,10 +109,11 @@ def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> st
         if record.cell.seeds != own.cell.seeds:
             raise UserError(f"{name} and {rival} have other seeds, so that no differences are paired")
         gap = one.value - other.value
-        pairs = [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
+        pairs = [(own.accuracy.per_seed, record.accuracy.per_seed)]
+        pairs += [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
         rows.append([rival, f"{gap:+.2f}", *(_ordering(gap, mine, theirs) for mine, theirs in pairs)])
-    head = [f"{name} against", "printed", *(words.partition(",")[0] for words in MODELS.values())]
-    how = f"{name} minus the other, in points, seed by seed."
+    head = [f"{name} against", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values())]
+    how = f"{name} minus the other, in points, seed by seed. The first of the models is that of tables, the others are at one round for all."
     if (count := len(own.seeds)) < LEAST_SEEDS:
         more = f"Seeds: {count}. Below {LEAST_SEEDS} seeds no interval is given, and a sign is an observation."
     else:

@@ -435,10 +435,19 @@ def test_an_ordering_stands_beside_the_printed_one_of_each_model():
     }
     half = 2.776 * 0.1 * 2.5**0.5 / 5**0.5
     assert rows["FedAvg"][0] == "+0.29"
-    assert rows["FedAvg"][3] == f"-0.80 [{-0.8 - half:+.2f}, {-0.8 + half:+.2f}], reversed"
+    assert rows["FedAvg"][4] == f"-0.80 [{-0.8 - half:+.2f}, {-0.8 + half:+.2f}], reversed"
     assert rows["FedSplit"][0] == "+2.85"
-    assert rows["FedSplit"][3].endswith("not shown")
-    assert rows["FedSplit"][3].startswith("+2.00 [")
+    assert rows["FedSplit"][4].endswith("not shown")
+    assert rows["FedSplit"][4].startswith("+2.00 [")
+    higher = records[0].model_copy(
+        update={"seeds": [s.model_copy(update={"accuracy": [a + 1.5 for a in s.accuracy]}) for s in records[0].seeds]}
+    )
+    # The accuracy of tables is compared too: each client's at its own best round.
+    line = next(
+        line for line in model_accuracy.orderings([higher, *records[1:]], "FedCG", ["FedCG 1"]).splitlines()
+        if line.startswith("| FedAvg")
+    )  # fmt: skip
+    assert [cell.strip() for cell in line.split("|")][3] == "+1.50 [+1.50, +1.50], as printed"
     one = [of_fedcg_table(method, [100], lambda s: {"fedcg": 52.0}.get(method, 50.0)) for method in levels]  # noqa: B023
     text = model_accuracy.orderings(one, "FedCG", ["FedCG 1"])
     assert text.count("+2.00, as printed") == 2
