@@ -113,7 +113,7 @@ def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> st
         pairs += [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
         rows.append([rival, f"{gap:+.2f}", *(_ordering(gap, mine, theirs) for mine, theirs in pairs)])
     head = [f"{name} against", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values())]
-    how = f"{name} minus the other, in points, seed by seed. The first of the models is that of tables, the others are at one round for all."
+    how = f"{name} minus the other, in points, seed by seed. The first model is that of tables, the others are at one round."
     if (count := len(own.seeds)) < LEAST_SEEDS:
         more = f"Seeds: {count}. Below {LEAST_SEEDS} seeds no interval is given, and a sign is an observation."
     else:
