@@ -35,6 +35,8 @@ LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
 OFFICE, OFFICE_TRAINED = "published-office10", "published-office10-ladder"
+# The tables of attacks by what they know.
+LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -170,19 +172,16 @@ BLOCKS: Blocks = {
     "defenses": catalogue.defenses,
     IMPRINT: _of_attacks(IMPRINT, _variants),
     f"{IMPRINT}-setting": _of_attacks(IMPRINT, findings.setting),
-    LADDER: _of_all(LADDER, _ladder),
-    f"{LADDER}-setting": _of_attacks(LADDER, findings.setting),
+    **{name: _of_all(name, _ladder) for name in LADDERS},
+    **{f"{name}-setting": _of_attacks(name, findings.setting) for name in LADDERS},
     "make-targets": catalogue.make_targets,
     INFERENCE: _of_all(INFERENCE, _on("label distribution")),
     f"{INFERENCE}-membership": _of_all(INFERENCE, _on("membership")),
     PROPERTY: _of_all(PROPERTY, _text_of(inference_table.report)),
-    TRAINED: _of_all(TRAINED, _ladder),
     f"{TRAINED}-shorter": _of_attacks(TRAINED, findings.between_rounds, 20, 25),
     "published-claims": _of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": _of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     "quick-cifar10": _of_attacks("quick-cifar10", findings.beside_printed),
-    **{name: _of_all(name, _ladder) for name in (DIGITS, CIFAR10_LADDER)},
-    **{f"{name}-setting": _of_attacks(name, findings.setting) for name in (DIGITS, CIFAR10_LADDER)},
     **{
         f"needed-{method.lower()}": _needed(
             method,
@@ -204,7 +203,6 @@ BLOCKS: Blocks = {
         for method in (FEDAVG, *PRIVATE)
     },
     "quick-cifar10-setting": _of_attacks("quick-cifar10", findings.setting),
-    f"{TRAINED}-setting": _of_attacks(TRAINED, findings.setting),
     META: _of_all(META, _text_of(task_table.report)),
     f"{META}-attacks": _of_attacks(META, claims.every_attack),
     f"{META}-setting": _of_attacks(META, findings.setting),
@@ -228,10 +226,8 @@ BLOCKS: Blocks = {
     "finding-accuracy": _of_attacks(PHOTOS, model_accuracy.cost, STRONG_NOISE, FEDAVG),
     **_accuracies(CIFAR10),
     **_accuracies(OFFICE),
-    OFFICE_TRAINED: _of_all(OFFICE_TRAINED, _ladder),
     f"{OFFICE_TRAINED}-claims": _of_attacks(OFFICE_TRAINED, findings.beside_printed),
     f"{OFFICE_TRAINED}-claims-untrained": _of_attacks(OFFICE_TRAINED, findings.beside_printed, findings.UNTRAINED),
-    f"{OFFICE_TRAINED}-setting": _of_attacks(OFFICE_TRAINED, findings.setting),
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
 }

@@ -96,3 +96,12 @@ def test_a_share_of_nothing_is_not_sure():
     low, high = np.quantile(membership.share_resamples(0, 20, "none"), [0.025, 0.975])
     assert low < 0.001
     assert 0.1 < high < 0.2
+
+
+def test_draws_of_one_number_of_resamples_are_not_those_of_another(monkeypatch):
+    """They are kept for the next call, which may want more of them."""
+    order = membership.recognition(*scores(30, 25, 0.5))
+    for resamples in (7, 5, 7):
+        monkeypatch.setattr(membership, "RESAMPLES", resamples)
+        assert membership.auc_resamples(order, "a").shape == (resamples,)
+        assert membership.rate_resamples(order, 0.1, "a").shape == (resamples,)
