@@ -1,4 +1,4 @@
-"""`privbench report` and `privbench compare`: what lies in a folder of results, and what changed between two of them."""
+"""`privbench report`, `compare` and `merge`: what lies in a folder of results, what changed between two, and several as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privbench.errors import UserError
-from privbench.records import record_lines
+from privbench.execution.sweep import merging
+from privbench.records import pooling, record_lines
+from privbench.records.schema import Record
+from privbench.records.store import Store
 from privbench.system import console, files, printable
 from reports.folders import comparing, contents, one_page
 from reports.tables import render, report_files, terminal
@@ -67,3 +70,45 @@ def compared(a: Path, b: Path, but_for: Sequence[str], out: Path) -> Report:
 def show_compared(a: Path, b: Path, but_for: Sequence[str], out: Path) -> None:
     """The same, and prints it."""
     terminal.show(compared(a, b, but_for, out), out / f"{COMPARISON}.md", console.results())
+
+
+def merge(into: Path, places: Sequence[Path]) -> None:
+    """Merges and says what was merged. UserError: what cannot be read or merged, and cells that cannot be recorded."""
+    if into.name.endswith(record_lines.ENDING):
+        merge_records(into, places)
+    else:
+        merge_folders(into, places)
+
+
+def merge_records(into: Path, places: Sequence[Path]) -> list[Record]:
+    """Writes one file of all records, those of the same cell with other seeds as one, and returns them.
+
+    UserError: the file is there, a place has no records, or two records of a cell have a seed in common and differ.
+    """
+    if into.exists():
+        raise UserError(f"{into} is there already, and nothing is overwritten; name a new file")
+    each = [contents.read(place) for place in places]
+    merged = pooling.pooled(record for one in each for record in one.records)
+    record_lines.write(merged, into)
+    to, count = console.results(), sum(len(one.records) for one in each)
+    to.say(f"wrote {into}: {count} record(s) as {len(merged)} cell(s)")
+    for place, one in zip(places, each, strict=True):
+        for line in one.left_out:
+            to.say(f"- left out of {place}: {line}")
+        if one.gaps:
+            to.say(f"- {place} has {len(one.gaps)} cell(s) without a record")
+    return merged
+
+
+def merge_folders(into: Path, folders: Sequence[Path]) -> None:
+    """Copies runs, observations and results into one folder of results, and records the cells that are complete then."""
+    merged = merging.merge(Store(into), folders)
+    to, copied = console.results(), merged.copied
+    to.say(
+        f"merged into {into}: {copied.runs} training run(s), {copied.artifacts} observation(s), {copied.results} result(s); "
+        f"{merged.recorded} cell(s) complete, {merged.open_cells} not"
+    )
+    for path in copied.differing:
+        to.say(f"- {path} differs from the result that was there, which stays")
+    if merged.failures:
+        raise UserError(f"{len(merged.failures)} cell(s) could not be recorded: {merged.failures[0]}")

@@ -241,27 +241,28 @@ def _run(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions, shard: s
 
 
 def merge(
-    into: Annotated[Path, typer.Argument(help="The folder of results to merge into; made where it is not there.")],
-    folders: Annotated[list[Path], typer.Argument(help="Folders of results, e.g. of the shards of a study.")],
+    into: Annotated[
+        Path,
+        typer.Argument(help="The folder of results to merge into, made where it is not there; or a new *.jsonl.xz."),
+    ],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of results, e.g. of the shards of a study; for a file also files of records."),
+    ],
     trust: Trust = None,
 ) -> None:
     """Put results of several folders together; what is complete then is recorded, and nothing is overwritten.
 
-    Example: privbench merge runs shard-1 shard-2, then the study's command with --out runs draws its reports
-    """
-    from privbench.execution.sweep import merging
-    from privbench.records.store import Store
+    Into a file NAME.jsonl.xz go the records alone, of folders or of such files. Those of one cell that was made with other seeds
+    elsewhere become the record of all seeds, so that seeds may be run on several days and machines.
 
-    merged = merging.merge(Store(into), folders)
-    to, copied = console.results(), merged.copied
-    to.say(
-        f"merged into {into}: {copied.runs} training run(s), {copied.artifacts} observation(s), {copied.results} result(s); "
-        f"{merged.recorded} cell(s) complete, {merged.open_cells} not"
-    )
-    for path in copied.differing:
-        to.say(f"- {path} differs from the result that was there, which stays")
-    if merged.failures:
-        raise UserError(f"{len(merged.failures)} cell(s) could not be recorded: {merged.failures[0]}")
+    Example: privbench merge runs shard-1 shard-2, then the study's command with --out runs draws its reports
+
+    Example: privbench merge all.jsonl.xz monday tuesday, then privbench report all.jsonl.xz
+    """
+    from privbench.cli import folder_reports
+
+    folder_reports.merge(into, folders)
 
 
 def reproduce(

@@ -120,7 +120,14 @@ def summarise(
         "class_names": list(first["class_names"]),
         "client_domains": first.get("client_domains"),
         "environment": dict(first["environment"]),
-        "notes": list(dict.fromkeys([*(note for trial in trials for note in trial["notes"]), *_mixed(trials)])),
+        "notes": list(
+            dict.fromkeys(
+                [
+                    *(note for trial in trials for note in trial["notes"]),
+                    *mixed([trial["environment"] for trial in trials]),
+                ]
+            )
+        ),
     }
     cost: dict[str, Any] = {
         "train_seconds": sum(t["cost"]["train_seconds"] for t in trials),
@@ -128,8 +135,9 @@ def summarise(
     }
     if cell.attack is None:
         return Record(**common, cost=Cost(**cost), seeds=[SeedResult(**_of_seed(trial)) for trial in trials])
+    labels = sources_of_labels([trial["knowledge"]["labels"] for trial in trials])
     common |= {
-        "knowledge": KnowledgeUsed(**first["knowledge"] | {"labels": _labels(trials)}),
+        "knowledge": KnowledgeUsed(**first["knowledge"] | {"labels": labels}),
         "guarantee": "; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
         "cost": AttackCost(
             **cost,
@@ -165,10 +173,9 @@ def _checks(each: Sequence[Mapping[str, Any]] | None) -> list[BroadcastCheck] | 
     return None if each is None else [BroadcastCheck(**check) for check in each]
 
 
-def _labels(trials: Sequence[Mapping[str, Any]]) -> str:
+def sources_of_labels(each: Sequence[str]) -> str:
     """Where the labels of a cell come from; "recovered" where an attack gave some in one seed and none in another."""
-    labels = [str(trial["knowledge"]["labels"]) for trial in trials]
-    return "recovered" if "recovered" in labels else labels[0]
+    return "recovered" if "recovered" in each else each[0]
 
 
 def _attacked(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,11 +196,11 @@ def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+def mixed(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
     notes = []
     for key in ("privbench", "torch", "device", "machine"):
-        values = list(dict.fromkeys(str(trial["environment"].get(key)) for trial in trials))
+        values = list(dict.fromkeys(str(environment.get(key)) for environment in environments))
         if len(values) > 1:
             notes.append(f"the seeds differ in {key}: {', '.join(values)}")
     return notes

@@ -4,11 +4,12 @@ import shutil
 
 import pytest
 
+from privbench.cli import folder_reports
 from privbench.errors import UserError
 from privbench.execution import reproduce
 from privbench.execution.sweep import merging, shards
 from privbench.execution.sweep.shards import Shard
-from privbench.records import schema
+from privbench.records import record_lines, schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
 from reports.running import study_plan, study_run
@@ -81,6 +82,32 @@ def test_shards_merged_are_the_whole_bit_for_bit(planned, folders, tmp_path):
         assert differences(into, Store(whole), cell) == []
     again = merging.merge(into, [*parts, whole])
     assert again == merging.Merged(merging.Copied(0, 0, 0, ()), len(cells), 0, ())
+
+
+def test_records_of_single_seeds_put_into_one_file_are_those_of_the_whole(
+    planned, folders, tmp_path, monkeypatch, capsys
+):
+    _, cells = planned
+    whole, places = Store(folders[1]), []
+    shrink_shadows(monkeypatch)
+    for seed in cells[0].seeds:
+        place = tmp_path / f"seed-{seed}"
+        shutil.copytree(whole.root / "train", place / "train")
+        single = [
+            cell.model_copy(update={"seeds": (seed,), "train": cell.train.model_copy(update={"seed": seed})})
+            for cell in cells
+        ]
+        study_run.execute(single, place, None, "cpu")
+        places.insert(0, place)
+    into = tmp_path / "all.jsonl.xz"
+    folder_reports.merge(into, places)
+    assert f"wrote {into}: 8 record(s) as 4 cell(s)" in capsys.readouterr().out.replace("\n", "")
+    together = {r.id: r for r in record_lines.read(into)}
+    assert together.keys() == {cell.id for cell in cells}
+    for cell in cells:
+        assert not reproduce.differences(schema.read(whole.record(cell)), together[cell.id], whole.root, whole.root)
+    with pytest.raises(UserError, match="nothing is overwritten"):
+        folder_reports.merge(into, places)
 
 
 def test_one_shard_alone_leaves_cells_open_and_the_study_finishes_them(planned, folders, tmp_path, monkeypatch):
