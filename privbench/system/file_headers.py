@@ -28,6 +28,8 @@ DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
 }  # fmt: skip
 
+NESTED = (dict, list)
+
 
 class Declared(NamedTuple):
     """A tensor as a header announces it."""
@@ -155,10 +157,11 @@ def _finite(word: str) -> float:
 
 
 def _check_depth(value: Any, most: int) -> None:
-    level, depth = [v for v in [value] if isinstance(v, dict | list)], 0
+    # By exact types, which is all that JSON makes: most of a record's values are numbers in long lists.
+    level, depth = [v for v in [value] if type(v) in NESTED], 0
     while level:
         depth += 1
         if depth > most:
             raise ValueError(f"it nests deeper than {most} levels")
-        inner = [list(v.values()) if isinstance(v, dict) else v for v in level if isinstance(v, dict | list)]
-        level = [v for each in inner for v in each if isinstance(v, dict | list)]
+        inner = [v.values() if type(v) is dict else v for v in level]
+        level = [v for each in inner for v in each if type(v) in NESTED]

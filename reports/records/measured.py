@@ -86,8 +86,11 @@ class Measured:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the attack surely gains over the floor: the interval lies above 0, over enough seeds."""
-        return self.gain_db.surely_above
+        """Whether the attack surely gains over the floor: the interval lies above 0, over enough seeds.
+
+        An attack that failed for every victim reconstructed nothing, though its class means may be better than the floor's.
+        """
+        return self.gain_db.surely_above and self.scores.failures < self.scores.n
 
 
 def of(record: AttackRecord) -> Measured:

@@ -96,7 +96,7 @@ def test_all_images_but_one_are_near_the_null_space_of_the_projection_and_not_be
     assert lead((d @ other.T).square().sum(1)[rows]).median() < 1.5 * lead(before).median()
 
 
-@pytest.mark.parametrize("darkest", [False, True])
+@pytest.mark.parametrize("darkest", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_property_decides_which_image_survives(darkest):
     behind, _, light = energies(sent(darkest))
     light = -light if darkest else light
@@ -131,6 +131,7 @@ def test_one_image_of_a_batch_comes_back_and_the_others_are_class_means():
     torch.testing.assert_close(alone.images[0], answer.images[3])
 
 
+@pytest.mark.thorough
 def test_over_three_attackers_it_beats_the_best_floor():
     _, (x, y), known = central_network(400, 0)
     count = len(y) // B
