@@ -18,6 +18,7 @@ from reports.documents import (
     training_time,
 )
 from reports.documents.pages import Blocks
+from reports.records.labels import label
 from reports.studies import definition
 from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, sweep, variants
 from reports.tables.report import Report
@@ -37,6 +38,15 @@ TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-infere
 OFFICE, OFFICE_TRAINED = "published-office10", "published-office10-ladder"
 # The tables of attacks by what they know.
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
+# Title -> the tables of what a server must know.
+TABLES_OF_PRIVATE = {
+    "photos": LADDER,
+    "digits": DIGITS,
+    "CIFAR-10": CIFAR10_LADDER,
+    "CIFAR-10, trained to the end": TRAINED,
+    "Office-Caltech10, trained to the end": OFFICE_TRAINED,
+}
+PRIVATE_ATTACKS = ("surrogate", "joint", "calibrated", "chained", "oracle")
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -137,10 +147,24 @@ def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
     """A block of what a server must know to see the images of one method after training; `tables` are titles and names."""
 
     def text(root: Path) -> str:
-        read = {title: published.attacked(root, name) for title, name in tables.items()}
-        return needed_knowledge.table(read, method, findings.BEST)
+        return needed_knowledge.table(_read(root, tables, method), method, findings.BEST)
 
     return text
+
+
+def _private_attacks(root: Path) -> str:
+    """A block of the attacks that refine or fit an extractor, with their reference, on all tables of private extractors."""
+    tables = {method: _read(root, TABLES_OF_PRIVATE, method) for method in PRIVATE}
+    return needed_knowledge.of_attacks(tables, PRIVATE_ATTACKS, findings.BEST)
+
+
+def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
+    """Title -> records of one method, with their number of seeds in the title where these are few."""
+    read: dict[str, Sequence[AttackRecord]] = {}
+    for title, name in tables.items():
+        records = [r for r in published.attacked(root, name) if label(r.cell) == method]
+        read[title + needed_knowledge.few_seeds(records)] = records
+    return read
 
 
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
@@ -185,16 +209,11 @@ BLOCKS: Blocks = {
     **{
         f"needed-{method.lower()}": _needed(
             method,
-            {
-                "photos": LADDER,
-                "digits": DIGITS,
-                "CIFAR-10": CIFAR10_LADDER,
-                "CIFAR-10, trained to the end, one seed": TRAINED,
-                "Office-Caltech10, trained to the end, one seed": OFFICE_TRAINED,
-            },
+            TABLES_OF_PRIVATE,
         )
         for method in PRIVATE
     },
+    "private-attacks": _private_attacks,
     KNOWN_IMAGES: _sweep(KNOWN_IMAGES),
     f"{KNOWN_IMAGES}-setting": _of_attacks(KNOWN_IMAGES, findings.setting),
     EARLIER_ROUNDS: _sweep(EARLIER_ROUNDS),

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
+from privbench.scoring.statistics import LEAST_SEEDS
 from reports.documents.findings import by_method
-from reports.records import knowledge_sets
+from reports.records import knowledge_sets, measured
 from reports.records.labels import unique
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text
@@ -35,6 +36,32 @@ def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str
     return render.markdown(["the server knows", *columns], rows)
 
 
+def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attacks: Sequence[str], round_: str) -> str:
+    """A row an attack and method, a column a table, with PSNR and gain as above; of some attacks by themselves.
+
+    tables   method -> title -> records of it; the same titles for every method
+    """
+    titles = list(next(iter(tables.values())))
+    rows = []
+    for name in attacks:
+        for method, of_method in tables.items():
+            each = [_measured(_of(records, method, round_), name) for records in of_method.values()]
+            rows.append([f"`{name}`", method, *(NONE if row is None else _score(row) for row in each)])
+    return render.markdown(["attack", "method", *titles], rows)
+
+
+def few_seeds(records: Sequence[AttackRecord]) -> str:
+    """How many seeds some records have, to follow a title; nothing where they are enough for a verdict."""
+    counts = unique(len(r.cell.seeds) for r in records if len(r.cell.seeds) < LEAST_SEEDS)
+    return "".join(f", {count} seed{'s' * (count > 1)}" for count in counts)
+
+
+def _measured(records: Sequence[AttackRecord], attack: str) -> Measured | None:
+    """The attack with its default settings."""
+    found = [r for r in records if r.attack == attack and not r.cell.attack_settings]
+    return measured.of(found[0]) if found else None
+
+
 def _of(records: Sequence[AttackRecord], method: str, round_: str) -> list[AttackRecord]:
     found = by_method(records, round_).get(method, [])
     if not found:
@@ -50,5 +77,9 @@ def _tag(record: AttackRecord) -> str:
 def _cell(row: Measured | None) -> str:
     if row is None:
         return NONE
+    return f"{_score(row)} {render.small(row.name)}"
+
+
+def _score(row: Measured) -> str:
     score = f"{row.psnr_db.mean:.1f} ({range_text(row.gain_db, sign=True, digits=1)})"
-    return f"{render.bold(score) if row.is_sure else score} {render.small(row.name)}"
+    return render.bold(score) if row.is_sure else score

@@ -52,6 +52,27 @@ def test_few_seeds_are_not_bold():
     assert not rows({"one": [few]})["gradient + auxiliary"][0].startswith("**")
 
 
+def test_an_attack_by_itself_stands_with_its_default_settings_alone():
+    usual = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"])
+    other = changed(
+        with_psnr(usual, lambda v: 30.0), attack_settings={"prior": "denoiser"}
+    )  # a better one, in settings of its own
+    chained = attacked("chained", "gradient + auxiliary", 25.0, ["gradient:classifier", "auxiliary"])
+    tables = {"FedCG": {"one": [other, usual], "two": [chained]}}
+    lines = needed_knowledge.of_attacks(tables, ["calibrated", "chained"], "best").splitlines()
+    assert lines[0] == "| attack | method | one | two |"
+    assert lines[2].startswith("| `calibrated` | FedCG | **20.2 (+7.2 [")
+    assert lines[2].endswith("** | - |")
+    assert lines[3].startswith("| `chained` | FedCG | - | **25.2 (+12.2 [")
+
+
+def test_few_seeds_are_named_and_enough_are_not():
+    of_two, of_five = (attacked("dlg", "gradient", 5.0, ["gradient:classifier"], seeds=n) for n in (2, 5))
+    one = attacked("staged", "gradient", 5.0, ["gradient:classifier"], seeds=1)
+    assert needed_knowledge.few_seeds([of_five]) == ""
+    assert needed_knowledge.few_seeds([of_five, one, of_two]) == ", 1 seed, 2 seeds"
+
+
 def test_a_table_of_another_method_is_refused():
     with pytest.raises(ValueError, match="no record of FedCG"):
         rows({"one": [record("fedavg")]})

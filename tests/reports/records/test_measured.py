@@ -125,3 +125,16 @@ def test_attacks_on_other_victims_have_halves_of_their_own(strong_sums):
     best = measured.strongest([sums, alone])
     assert best.name == ("staged" if strong_sums else "model-inconsistency")
     assert {v.name for v in best.victims} == {v.name for v in (sums if strong_sums else alone).victims}
+
+
+@pytest.mark.parametrize(("failed", "sure"), [(0, True), (19, True), (20, False)])
+def test_an_attack_that_failed_for_every_victim_is_never_sure_of_a_gain(failed, sure):
+    """Its class means may be better than the floor's, and are no reconstructions."""
+    made = of("collusion", lambda v: 20.0)
+    victims = [
+        v.model_copy(update={"outcome": "gave up" if i < failed else "reconstructed"})
+        for i, v in enumerate(made.victims)
+    ]
+    row = measured.of(with_victims(made, victims))
+    assert row.gain_db.surely_above
+    assert row.is_sure == sure
