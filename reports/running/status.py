@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -95,8 +96,12 @@ def listing(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[tup
 
 
 def _attacks(names: Sequence[str]) -> str:
-    """Some attacks, by number where they are many."""
-    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} attacks"
+    """The attacks of some cells, by number where they are many; of each, or of training alone (""), in how many settings."""
+    each = Counter(names)
+    if len(each) > MOST_NAMED:
+        return f"{len(each)} attacks"
+    texts = [name if count == 1 else f"{name} in {count} settings" for name, count in each.items()]
+    return ", ".join(texts).removeprefix(" in ")
 
 
 def _name(cell: CellSpec) -> str:

@@ -84,6 +84,25 @@ def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(
     assert status.of(store, cell, {}).word == "interrupted"
 
 
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["dlg"], "dlg"),
+        (["dlg", "staged"], "dlg, staged"),
+        (["dlg"] * 8, "dlg in 8 settings"),
+        (["dlg", "staged", "dlg"], "dlg in 2 settings, staged"),
+        (["a", "b", "c", "d", "e", "e"], "5 attacks"),
+        ([""], ""),
+        (["", "", ""], "3 settings"),
+    ],
+)
+def test_settings_of_one_attack_are_not_counted_as_attacks(names, text):
+    made = [record(attack=name or None).cell for name in names]
+    states = [status.CellStatus("not run", "")] * len(names)
+    ((_, rows),) = status.listing(made, states)
+    assert [row[1] for row in rows] == [text]
+
+
 def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
     assert status.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None, False)
 
