@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from privbench import registry
 from privbench.errors import Damaged, UserError
 from privbench.observation import local_update
 from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
@@ -173,15 +174,16 @@ class Store:
 
     def cells(self) -> list[CellSpec]:
         """Every cell on disk, finished or not; without those of `earlier` revisions."""
-        return [cell for folder, cell in self._specifications("cells", CellSpec) if folder.name == cell.id]
+        return [cell for folder, cell in self._specifications("cells", CellSpec) if _is_of_today(folder, cell)]
 
     def earlier(self) -> list[Path]:
-        """Folders whose specification has another name by now: of another revision of training or attack, and read no more."""
-        specifications = [
-            *self._specifications("train", TrainSpec, quietly=True),
-            *self._specifications("cells", CellSpec, quietly=True),
+        """Folders that are read no more: of another revision of training, of all attacks, or of their own attack."""
+        runs = self._specifications("train", TrainSpec, quietly=True)
+        cells = self._specifications("cells", CellSpec, quietly=True)
+        return [
+            *(folder for folder, spec in runs if folder.name != spec.id),
+            *(folder for folder, cell in cells if not _is_of_today(folder, cell)),
         ]
-        return [folder for folder, spec in specifications if folder.name != spec.id]
 
     def _specifications(self, kind: str, form: type[Spec], *, quietly: bool = False) -> list[tuple[Path, Spec]]:
         """Every folder whose specification can be read; the others are left out, with a line each unless `quietly`."""
@@ -197,6 +199,11 @@ class Store:
     def _folder(self, kind: str, name: str) -> Path:
         """A folder of results; UserError where it, or the one of its kind, is a link that leads elsewhere."""
         return files.inside(files.inside(self.root, kind), name)
+
+
+def _is_of_today(folder: Path, cell: CellSpec) -> bool:
+    """Whether the cell has the name of its folder by now, and its attack would return the same."""
+    return folder.name == cell.id and (cell.attack is None or registry.is_of_today(cell.attack, cell.attack_revision))
 
 
 def _specification(form: type[Spec], path: Path) -> Spec:

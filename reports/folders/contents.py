@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from privbench import registry
 from privbench.errors import UserError
 from privbench.records import record_lines, schema
 from privbench.records.schema import FILE_NAME, AttackRecord, Record
@@ -63,9 +62,6 @@ def _of_folder(root: Path, *, earlier: bool) -> Contents:
     contents = Contents(root.resolve().name, [], [], [], store)
     old = [folder for folder in store.earlier() if folder.parent.name == "cells"]
     for cell in store.cells():
-        if not earlier and cell.attack is not None and not registry.is_of_today(cell.attack, cell.attack_revision):
-            old.append(store.cell(cell))
-            continue
         try:
             _add(contents, store, cell)
         except UserError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privbench import registry
 from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord
@@ -25,8 +24,7 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
     """Finished attacks on undefended FedAvg under the same folder that belong beside some records, where these hold none.
 
     They are of the same data, layout, seeds, victims and schedule, and their attackers know no more than those of the records do
-    together. A record of an earlier revision of its attack is passed over, and so is one that cannot be read: the command that
-    it belongs to names it.
+    together. A record that cannot be read is passed over: the command that it belongs to names it.
     """
     lacking = [r for r in records if not any(is_ceiling(o.cell) and group(o.cell) == group(r.cell) for o in records)]
     comparable = {_comparable(r.cell) for r in lacking}
@@ -37,7 +35,6 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
         if (
             cell.attack is None
             or not is_ceiling(cell)
-            or not registry.is_of_today(cell.attack, cell.attack_revision)
             or _comparable(cell) not in comparable
             or not store.record(cell).exists()
         ):

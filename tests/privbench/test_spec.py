@@ -389,6 +389,25 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
     assert unnamed.id == cell.id  # follows from the attack, and is no part of the name
 
 
+def test_a_cell_of_an_earlier_revision_of_its_own_attack_is_no_cell_of_today(tmp_path, capsys):
+    """Wherever cells are looked for: lists, figures, reports, ceilings and Python read what `cells` names."""
+    store, train = Store(tmp_path), presets.train_spec("smoke", "digits", "fedavg", clients=2)
+    accuracy, dlg, of_user = (
+        presets.cell_spec("smoke", train, None),
+        presets.cell_spec("smoke", train, "dlg"),
+        presets.cell_spec("smoke", train, "dlg").model_copy(update={"attack": "mine:Attack", "attack_revision": 4}),
+    )
+    old = dlg.model_copy(update={"attack_revision": dlg.attack_revision + 1})
+    for cell in (accuracy, dlg, of_user, old):
+        files.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    assert {cell.id for cell in store.cells()} == {accuracy.id, dlg.id, of_user.id}
+    assert store.earlier() == [store.cell(old)]
+    listing.list_runs(tmp_path)
+    shown = capsys.readouterr().out
+    assert dlg.id in shown
+    assert "not listed: 1 folder(s) of earlier revisions" in shown
+
+
 def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_path):
     train = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = presets.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
