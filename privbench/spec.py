@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -231,6 +231,12 @@ class CellSpec(Strict):
         if self.attack is None:
             return self.digest(REVISION)
         return self.digest([REVISION, ATTACK_REVISION, *([self.attack_revision] if self.attack_revision else [])])
+
+    def with_seeds(self, seeds: Sequence[int]) -> CellSpec:
+        """The same cell on other seeds."""
+        return self.model_copy(
+            update={"seeds": tuple(seeds), "train": self.train.model_copy(update={"seed": seeds[0]})}
+        )
 
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""

@@ -1,4 +1,4 @@
-"""`privbench reproduce`: runs one finished cell again and prints what differs."""
+"""`privbench reproduce` and `repeat`: one finished cell again, with what differs, and the cells of records on other seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from privbench.execution.progress import JobBars
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions
+from privbench.spec import CellSpec
 from privbench.system import console
+from reports.folders import contents
+from reports.records.labels import REFUSED
+from reports.running import repetition, status, study_run
 
 MOST_DIFFERENCES = 10  # lines printed about a result that is not reproduced
 
@@ -41,6 +46,22 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
     if len(lines) > MOST_DIFFERENCES:
         to.say(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
     return False
+
+
+def repeat(
+    runs: Path, first_seed: int | None, seeds: int | None, methods: Sequence[str] | None, place: PlaceOptions
+) -> list[CellSpec]:
+    """Runs the cells of some records on other seeds and says how far each is; UserError where one is left open."""
+    cells = repetition.cells(contents.read(runs).records, first_seed, seeds, methods)
+    states = study_run.execute(cells, place.out, place.data_dir, place.device, engine=place.engine)
+    to = console.results()
+    to.say(status.counts(states))
+    for line in status.reasons(cells, states):
+        to.print(f"- {line}")
+    if open_ := [state for state in states if state.word not in (status.DONE, REFUSED)]:
+        raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
+    to.say(f"`privbench merge FILE.jsonl.xz {runs} {place.out}` makes one table of old and new seeds")
+    return cells
 
 
 def _reproduced(first: Record, compared: Sequence[int]) -> str:

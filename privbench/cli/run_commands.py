@@ -265,6 +265,30 @@ def merge(
     folder_reports.merge(into, folders)
 
 
+@flattened
+def repeat(
+    runs: Annotated[Path, typer.Argument(help="A folder of results, or a file of records (*.jsonl.xz).")],
+    first_seed: Annotated[
+        int | None, typer.Option(min=0, help="The first of the new seeds; default: the one behind each cell's last.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; default: as many as each cell has.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="Only cells of this method; repeatable.")
+    ] = None,
+    place: PlaceOptions = PlaceOptions(),
+) -> None:
+    """Run the cells of some records on other seeds: a table made again independently, or continued where its seeds are few.
+
+    What is recorded under --out already is not run again. `privbench merge` makes one table of old and new seeds.
+
+    Example: privbench repeat table.jsonl.xz --seeds 4 --out more
+    """
+    console.announce(f"repeat: {runs} into {place.out}")
+    from privbench.cli import reproduction
+
+    reproduction.repeat(runs, first_seed, seeds, method, place)
+
+
 def reproduce(
     run: Annotated[str, typer.Argument(help="The id of a finished cell, or its beginning.")],
     attack_only: Annotated[

@@ -13,7 +13,6 @@ from privbench.errors import UserError
 from privbench.records.entries import AttackCost, Cost, KnowledgeUsed
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.summary import mixed, sources_of_labels
-from privbench.spec import CellSpec
 
 
 def pooled(records: Iterable[Record]) -> list[Record]:
@@ -23,7 +22,7 @@ def pooled(records: Iterable[Record]) -> list[Record]:
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        key = _seedless(record.cell).id if record.id == record.cell.id else f"earlier {record.id}"
+        key = record.cell.with_seeds([0]).id if record.id == record.cell.id else f"earlier {record.id}"
         groups.setdefault(key, []).append(record)
     return [one(group) for group in groups.values()]
 
@@ -40,10 +39,7 @@ def one(parts: Sequence[Record]) -> Record:
     for other in parts[1:]:
         _check_alike(first, other)
     seeds = sorted((seed for part in parts for seed in part.seeds), key=lambda each: each.seed)
-    numbers = tuple(each.seed for each in seeds)
-    cell = first.cell.model_copy(
-        update={"seeds": numbers, "train": first.cell.train.model_copy(update={"seed": numbers[0]})}
-    )
+    cell = first.cell.with_seeds([each.seed for each in seeds])
     notes = [note for part in parts for note in part.notes]
     changed: dict[str, Any] = {
         "id": cell.id,
@@ -57,10 +53,6 @@ def one(parts: Sequence[Record]) -> Record:
         changed["knowledge"] = first.knowledge.model_copy(update={"labels": labels})
         changed["guarantee"] = "; ".join(dict.fromkeys(_guarantee(part) for part in parts))
     return first.model_copy(update=changed)
-
-
-def _seedless(cell: CellSpec) -> CellSpec:
-    return cell.model_copy(update={"seeds": (0,), "train": cell.train.model_copy(update={"seed": 0})})
 
 
 def _distinct(parts: Sequence[Record]) -> list[Record]:

@@ -1,0 +1,70 @@
+"""The cells of records on other seeds: which they are, and that old and new seeds make one table."""
+
+import pytest
+
+from privbench.cli import folder_reports, reproduction
+from privbench.errors import UserError
+from privbench.records import record_lines
+from privbench.requests.options import PlaceOptions, TrainingOptions
+from reports.running import repetition, study_plan, study_run
+from tests.builders.records import record
+
+
+def named(*args, **kwargs):
+    made = record(*args, **kwargs)
+    cell = made.cell.with_seeds(made.cell.seeds)
+    return made.model_copy(update={"cell": cell, "id": cell.id})
+
+
+def test_a_table_is_continued_behind_the_last_seed_of_each_cell_with_as_many_seeds():
+    one, two = named(seeds=(100,)), named("fedsplit", seeds=(100, 101))
+    made = repetition.cells([one, two], None, None, None)
+    assert [cell.seeds for cell in made] == [(101,), (102, 103)]
+    assert [cell.train.seed for cell in made] == [101, 102]
+    assert [cell.with_seeds(r.cell.seeds) for cell, r in zip(made, [one, two], strict=True)] == [one.cell, two.cell]
+
+
+def test_seeds_and_methods_may_be_named():
+    records = [named(seeds=(100,)), named("fedsplit", seeds=(100,)), named("fedsplit", attack=None, seeds=(100,))]
+    made = repetition.cells(records, 200, 3, ["fedsplit"])
+    assert [(cell.train.method, cell.attack, cell.seeds) for cell in made] == [
+        ("fedsplit", "dlg", (200, 201, 202)), ("fedsplit", None, (200, 201, 202)),
+    ]  # fmt: skip
+
+
+def test_records_of_one_cell_with_other_seeds_are_one_cell():
+    made = repetition.cells([named(seeds=(100,)), named(seeds=(101,))], 110, 2, None)
+    assert [cell.seeds for cell in made] == [(110, 111)]
+
+
+def test_what_cannot_be_continued_is_refused_in_a_line():
+    one = named(seeds=(100, 101))
+    with pytest.raises(UserError, match="has seed 101 already; name another --first-seed"):
+        repetition.cells([one], 101, 2, None)
+    with pytest.raises(UserError, match="no record of fedcg; there are records of fedavg"):
+        repetition.cells([one], None, None, ["fedcg"])
+    newer = one.cell.model_copy(update={"attack_revision": one.cell.attack_revision + 1})
+    for old in (
+        one.model_copy(update={"id": "0" * 12}),
+        one.model_copy(update={"cell": newer, "id": newer.id}),
+    ):
+        with pytest.raises(UserError, match="of an earlier revision of privbench"):
+            repetition.cells([old], None, None, None)
+
+
+def test_old_and_new_seeds_are_one_table(tmp_path, capsys):
+    training = TrainingOptions(preset="smoke", seeds=1)
+    _, cells = study_plan.plan(
+        "attack-table", training, [("digits", None)], methods=["fedavg"], attacks=["dlg"], rounds=["best"],
+        defenses=["none"],
+    )  # fmt: skip
+    study_run.execute(cells, tmp_path / "first", None, "cpu")
+    place = PlaceOptions("cpu", None, tmp_path / "more")
+    reproduction.repeat(tmp_path / "first", None, 2, None, place)
+    assert "1 of 1 cells done" in capsys.readouterr().out
+    folder_reports.merge(tmp_path / "all.jsonl.xz", [tmp_path / "first", tmp_path / "more"])
+    (together,) = record_lines.read(tmp_path / "all.jsonl.xz")
+    first = cells[0].seeds[0]
+    assert [s.seed for s in together.seeds] == [first, first + 1, first + 2]
+    with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
+        reproduction.repeat(tmp_path / "nothing", None, None, None, place)
