@@ -32,6 +32,7 @@ from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.requests import given, option_types, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from reports.folders import contents
 from reports.running import study_plan, study_run
 from reports.tables import attack_table, report_files
 
@@ -246,11 +247,13 @@ def audit(module: nn.Module, **request: Any) -> AuditResult:
 
 
 def load(out: str | Path = option_types.DEFAULT_OUT) -> Results:
-    """Every finished record under a folder of results, in the order of their ids.
+    """Every finished record of a folder of results or a file of records (*.jsonl.xz), in the order of their ids.
 
     Raises:
-        UserError: A damaged record, or one of another cell.
+        UserError: A damaged record, or one of another cell; a file of another kind.
     """
+    if Path(out).is_file():
+        return Results(tuple(sorted(contents.read(Path(out)).records, key=lambda record: record.id)))
     store = Store(Path(out))
     return Results(tuple(schema.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))
 

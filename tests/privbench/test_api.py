@@ -52,6 +52,17 @@ def test_load_reads_what_a_call_left_and_the_same_call_computes_nothing_again(re
     assert [r.id for r in same] == [r.id for r in results]
 
 
+def test_load_reads_a_file_of_records_too(results, command, tmp_path):
+    out = results.folder.parent
+    assert command("merge", tmp_path / "all.jsonl.xz", out).status == 0
+    loaded = privbench.load(tmp_path / "all.jsonl.xz")
+    assert list(loaded) == list(privbench.load(out))
+    pd.testing.assert_frame_equal(loaded.frame(), privbench.load(out).frame())
+    (tmp_path / "all.csv").write_text("a")
+    with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
+        privbench.load(tmp_path / "all.csv")
+
+
 def test_a_call_and_a_command_ask_for_the_same_cells(results, command):
     ran = command(
         "attack", "--method", "fedavg", "--dataset", "digits", "--preset", "smoke", "--attack", "grey", "--attack", "dlg",
