@@ -6,9 +6,11 @@ joint) the shadow validation takes one.
 
 With `uploads=kept` the victims' uploads are joined by those that the server kept of the same round, of images that nobody scores
 (privbench/observation/other_images.py). The result is that of an attack on all of them, of which the victims are handed over.
-That is what there is of "all uploads of a client": single gradients of one round. Whole updates over all of a client's images,
-which a real client sends, are no observation of this suite (privbench/observation/local_update.py: an update's data set is the
-victim batch alone). Nor are uploads of other rounds read here: a client's extractor is another there, as `chained` has it.
+Uploads of other rounds are not read: a client's extractor is another there, as `chained` has it.
+
+With `uploads=whole` it reads what a real client sends, the change of the classifier over local training on all of the client's
+images (`--observe update`; attacks/shadow/fitting/whole_updates.py). There the client's data set is the victim batch alone, and its
+optimiser starts afresh (privbench/observation/local_update.py).
 """
 
 from collections.abc import Sequence
@@ -17,9 +19,10 @@ from typing import ClassVar, Literal
 
 import torch
 
+from attacks.common import failed_uploads
 from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes
-from attacks.shadow.fitting import joint_refinement
+from attacks.shadow.fitting import joint_refinement, whole_updates
 from attacks.shadow.settings import SHORT, JointSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench.execution.applicability import Limits
@@ -28,22 +31,31 @@ from privbench.types import Artifact, Knowledge, Parts, Presets, Progress, Recon
 
 NEEDS = frozenset({"gradient:classifier", "auxiliary"})
 KNOWLEDGE = "gradient + auxiliary"
+NEEDS_BY_UPLOADS = {
+    "victims": NEEDS,
+    "kept": NEEDS | {"rounds"},
+    "whole": frozenset({"update:classifier", "auxiliary"}),
+}
+KNOWLEDGE_BY_UPLOADS = {
+    "victims": KNOWLEDGE,
+    "kept": f"{KNOWLEDGE} + kept uploads",
+    "whole": "update + auxiliary",
+}
 
 
 @dataclass(frozen=True)
 class Joint(JointSettings):
     """The private extractor and all images of a client's uploads, optimised together from aligned surrogates (this suite)."""
 
-    uploads: Literal["victims", "kept"] = "victims"  # kept: those that the server kept of the attacked round as well
+    # kept: those that the server kept of the attacked round as well; whole: updates of local training on all images of a client
+    uploads: Literal["victims", "kept", "whole"] = "victims"
 
-    needs = BySetting(NEEDS, lambda attack: NEEDS | {"rounds"} if attack.uploads == "kept" else NEEDS)
+    needs = BySetting(NEEDS, lambda attack: NEEDS_BY_UPLOADS[attack.uploads])
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
     limits: ClassVar[Limits] = Limits(
         private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
     )
-    knowledge = BySetting(
-        KNOWLEDGE, lambda attack: f"{KNOWLEDGE} + kept uploads" if attack.uploads == "kept" else KNOWLEDGE
-    )
+    knowledge = BySetting(KNOWLEDGE, lambda attack: KNOWLEDGE_BY_UPLOADS[attack.uploads])
     rung: ClassVar[str] = "L5"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # All uploads of a client say what its extractor is.
@@ -54,6 +66,10 @@ class Joint(JointSettings):
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims through plain, aligned or refined surrogates."""
+        if self.uploads == "whole":
+            return failed_uploads.set_aside(
+                artifact, lambda sound: whole_updates.reconstruct(self, sound, knowledge, seed, progress)
+            )
         chosen_from = (recipes.surrogates(self), alignment.aligned(self), joint_refinement.joint(self))
         every = with_kept(artifact, knowledge.rounds or ()) if self.uploads == "kept" else artifact
         end = SurrogateAttack("Joint", self, chosen_from).reconstruct(every, knowledge, seed, progress)

@@ -14,19 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.common import labels, problem
+from attacks.common import labels, problem, updates
 from privbench import tensors
 from privbench.types import Artifact, Reconstruction
 
 
 def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
     """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
-    gradients = [g for net in artifact.gradients.values() for g in net.values()]
+    gradients = [g for net in (artifact.gradients or artifact.updates).values() for g in net.values()]
     nonzero = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
     sound = torch.nonzero(tensors.finite_rows(*gradients) & nonzero)[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
-    images, recovered = problem.grey_start(artifact), labels.recover(artifact)
+    images, recovered = problem.grey_start(artifact), labels.recover(updates.nearly_gradients(artifact))
     loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(recovered[:, 0])
     failed = Reconstruction(images, recovered, loss, loss[:, None], restart, 0)
     return put(failed, sound, attack(artifact.select(sound))) if len(sound) else failed
