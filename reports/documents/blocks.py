@@ -35,7 +35,11 @@ DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
 LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
-OFFICE, OFFICE_TRAINED = "published-office10", "published-office10-ladder"
+OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
+    "published-office10",
+    "published-office10-ladder",
+    "published-office10-further",
+)
 # The tables of attacks by what they know.
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
 # Title -> the tables of what a server must know.
@@ -158,6 +162,12 @@ def _private_attacks(root: Path) -> str:
     return needed_knowledge.of_attacks(tables, PRIVATE_ATTACKS, findings.BEST)
 
 
+def _office_by_seed(root: Path) -> str:
+    """A block of Office-Caltech10's seeds, those of the tables and those that were made since."""
+    records = [r for name in (OFFICE_TRAINED, OFFICE_FURTHER) for r in published.read(published.path_of(root, name))]
+    return needed_knowledge.by_seed(records, PRIVATE, PRIVATE_ATTACKS, findings.BEST)
+
+
 def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
     """Title -> records of one method, with their number of seeds in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
@@ -214,6 +224,7 @@ BLOCKS: Blocks = {
         for method in PRIVATE
     },
     "private-attacks": _private_attacks,
+    OFFICE_FURTHER: _office_by_seed,
     KNOWN_IMAGES: _sweep(KNOWN_IMAGES),
     f"{KNOWN_IMAGES}-setting": _of_attacks(KNOWN_IMAGES, findings.setting),
     EARLIER_ROUNDS: _sweep(EARLIER_ROUNDS),

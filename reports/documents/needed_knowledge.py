@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from privbench import registry
-from privbench.records.schema import AttackRecord
+from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.documents.findings import by_method
 from reports.records import knowledge_sets, measured
-from reports.records.labels import unique
+from reports.records.labels import label, unique
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text
 from reports.tables import render
@@ -48,6 +48,27 @@ def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attac
             each = [_measured(_of(records, method, round_), name) for records in of_method.values()]
             rows.append([f"`{name}`", method, *(NONE if row is None else _score(row) for row in each)])
     return render.markdown(["attack", "method", *titles], rows)
+
+
+def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence[str], round_: str) -> str:
+    """A row a method and attack, a column a seed, of records of one seed each: PSNR and gain as above, over that seed's victims.
+
+    The row "accuracy" is that of tables, in percent. A dash: that seed was not attacked so.
+    """
+    alone = [r for r in records if len(r.seeds) == 1 and label(r.cell) in methods]
+    seeds = sorted({r.cell.seeds[0] for r in alone})
+    rows = []
+    for method in methods:
+        of = {seed: [r for r in alone if (label(r.cell), r.cell.seeds[0]) == (method, seed)] for seed in seeds}
+        accuracies = [f"{each[0].accuracy.mean:.1f}" if each else NONE for each in of.values()]
+        rows.append([method, "accuracy, %", *accuracies])
+        for name in attacks:
+            found = [
+                _measured([r for r in each if isinstance(r, AttackRecord) and r.cell.round == round_], name)
+                for each in of.values()
+            ]
+            rows.append([method, f"`{name}`", *(NONE if row is None else _score(row) for row in found)])
+    return render.markdown(["method", "", *(f"seed {seed}" for seed in seeds)], rows)
 
 
 def few_seeds(records: Sequence[AttackRecord]) -> str:

@@ -85,3 +85,21 @@ def test_a_paused_round_does_not_lengthen_the_usual_one():
     seeds = [made.seeds[0].model_copy(update={"training": training.model_copy(update={"rounds": rounds})})]
     (row,) = training_time.table([made.model_copy(update={"seeds": seeds})]).splitlines()[2:]
     assert [cell.strip() for cell in row.split("|")[1:-1]] == ["FedAvg", "3", "10", "20", "5,000", "0.0"]
+
+
+def test_seeds_stand_side_by_side_each_over_its_own_victims():
+    def of(seed, psnr, **more):
+        made = attacked("calibrated", "gradient + auxiliary", psnr, ["gradient:classifier"], seeds=1)
+        seeds = [s.model_copy(update={"seed": seed}) for s in made.seeds]
+        made = made.model_copy(update={"seeds": seeds, "cell": made.cell.with_seeds([seed])})
+        return changed(made, **more) if more else made
+
+    pooled = attacked("calibrated", "gradient + auxiliary", 40.0, ["gradient:classifier"], seeds=5)
+    records = [of(101, 30.0), of(100, 20.0), pooled, of(100, 10.0, round="0"), of(102, 35.0, round="0")]
+    lines = needed_knowledge.by_seed(records, ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
+    assert lines[0] == "| method |  | seed 100 | seed 101 | seed 102 |"
+    assert lines[2] == "| FedCG | accuracy, % | 42.0 | 42.0 | 42.0 |"
+    assert lines[3].startswith("| FedCG | `calibrated` | 20.0 (+7.0 [")
+    assert "| 30.0 (+17.0 [" in lines[3]
+    assert lines[3].endswith("*) | - |")
+    assert lines[4] == "| FedCG | `oracle` | - | - | - |"
