@@ -127,7 +127,7 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
     """The view of the server that an artifact gives; UserError without closed-form features or auxiliary images."""
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
     clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
-    generated = _by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {}
+    generated = by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {}
     return ServerView(
         "real",
         artifact.model,
@@ -149,7 +149,7 @@ def clients_of(client: Tensor) -> list[int]:
     return sorted(set(client.tolist()))
 
 
-def _by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Batch]:
+def by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Batch]:
     """What the generator of each client makes, of those whose features have finite moments."""
     each = {k: _generated(artifact, k, seed) for k in clients}
     return {k: batch for k, batch in each.items() if _has_moments(batch, artifact.model.classes)}

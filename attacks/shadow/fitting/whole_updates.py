@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attacks.common import batched, lbfgs, problem, updates
-from attacks.features import inversion
+from attacks.features import inversion, map_estimate
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.fitting import extractor_descent
 from attacks.shadow.fitting.extractor_descent import Calibration
@@ -52,18 +52,15 @@ def reconstruct(
     names, means = list(each[0]), prior.means[posed.labels]
     laid = batched.EndToEnd(theta.shape[1:], means.shape[1:])
 
-    def gap_and_prior(v: Tensor, one: batched.Data) -> tuple[Tensor, Tensor]:
+    def objective(v: Tensor, one: batched.Data) -> Tensor:
         w, z = laid.split(v)
         params = dict(zip(names, weights.split(one["theta"] + one["rho"] * w), strict=True))
         through = posed._replace(weights=posed.weights | {"extractor": params})
-        x = images(prior, one["means"], z)
+        x = map_estimate.image(prior.gaussian, z, one["means"])
         change = updates.local_change(through, x, one["labels"], local)
         target = {name: one[name] for name in observed}
-        return updates.relative_gap({n: change[n] for n in observed}, target, trust), v.square().sum()
-
-    def objective(v: Tensor, one: batched.Data) -> Tensor:
-        gap, improbable = gap_and_prior(v, one)
-        return gap / TAU**2 + improbable
+        gap = updates.relative_gap({n: change[n] for n in observed}, target, trust)
+        return gap / TAU**2 + v.square().sum()
 
     data = {n: problem.repeat(t, count) for n, t in (observed | {"labels": posed.labels, "means": means}).items()}
     data |= {"theta": theta, "rho": rho}
@@ -73,14 +70,9 @@ def reconstruct(
     z = laid.split(v)[1]
     explained = (loss - v.square().sum(1)) * TAU**2 < EXPLAINED
     z = torch.where(explained[:, None, None], z, 0.0)
-    x = torch.stack([images(prior, *one) for one in zip(means, z, strict=True)])
+    x = torch.stack([map_estimate.image(prior.gaussian, *one) for one in zip(z, means, strict=True)])
     outcome = torch.where(explained, Outcome.RECONSTRUCTED, Outcome.GAVE_UP)
     return Reconstruction(x, posed.labels, loss, trace, restart, end.evaluations * local.steps, outcome=outcome)
-
-
-def images(prior: inversion.ClassPrior, means: Tensor, z: Tensor) -> Tensor:
-    """x [B, C, H, W] of z and the means of its classes [B, D]."""
-    return ((means + prior.gaussian.root(z) + 1) / 2).view(-1, *prior.gaussian.variance.shape)
 
 
 def starts(
@@ -89,12 +81,9 @@ def starts(
     """`starts` surrogates for a client's extractor, from draws of their own."""
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     model, align = artifact.model, None
-    if "generator" in artifact.uploads:
-        params, buffers = (
-            {n: t[client] for n, t in each["generator"].items()} for each in (artifact.uploads, artifact.upload_buffers)
-        )
-        made = shadow_federation.made_by(model, params, buffers, stream(seed, "attacker", "generated", client))
-        align = surrogate_training.to_generator(surrogate_training.class_moments(*made, model.classes))
+    made = shadow_federation.by_generators(artifact, [client], seed) if "generator" in artifact.uploads else {}
+    if client in made:
+        align = surrogate_training.to_generator(surrogate_training.class_moments(*made[client], model.classes))
     networks = []
     for number in range(settings.starts):
         called = ("attacker", "whole updates", client if align else 0, number)
