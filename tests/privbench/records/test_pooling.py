@@ -12,8 +12,7 @@ ENVIRONMENTS = [{"machine": "AMD"}, {"machine": "AMD"}, {"machine": "Intel"}]
 
 def named(made):
     """Under the name of its cell, as a run's record is."""
-    train = made.cell.train.model_copy(update={"seed": made.cell.seeds[0]})
-    cell = made.cell.model_copy(update={"train": train})
+    cell = made.cell.with_seeds(made.cell.seeds)
     return made.model_copy(update={"cell": cell, "id": cell.id})
 
 
