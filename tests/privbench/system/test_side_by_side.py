@@ -38,6 +38,10 @@ def _nothing():
     pass
 
 
+def _note_process(folder):
+    (folder / str(os.getpid())).touch()
+
+
 def _square(x):
     return x * x, os.getpid(), torch.get_num_threads()
 
@@ -61,8 +65,16 @@ def test_results_come_in_order_from_other_processes_of_one_thread():
     assert os.getpid() not in {pid for _, pid, _ in results}
     assert {threads for *_, threads in results} == {1}
     assert counts == [1, 2, 3, 4, 5]
-    again = called(_square, [(x,) for x in range(5)])
-    assert {pid for _, pid, _ in again} <= {pid for _, pid, _ in results}
+
+
+def test_processes_stay_for_the_next_calls(tmp_path):
+    pids = set()
+    for _ in range(3):
+        results = side_by_side.call_each(_square, [(x,) for x in range(5)], 2, lambda count: None, _note_process, tmp_path)
+        pids |= {pid for _, pid, _ in results}
+    # One of the two may be slow to start and have no call of the first five, so the processes that began are counted.
+    assert len(list(tmp_path.iterdir())) <= 2
+    assert pids <= {int(path.name) for path in tmp_path.iterdir()}
 
 
 def test_an_error_is_raised_and_the_next_calls_work():
