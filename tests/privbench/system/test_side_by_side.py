@@ -70,7 +70,9 @@ def test_results_come_in_order_from_other_processes_of_one_thread():
 def test_processes_stay_for_the_next_calls(tmp_path):
     pids = set()
     for _ in range(3):
-        results = side_by_side.call_each(_square, [(x,) for x in range(5)], 2, lambda count: None, _note_process, tmp_path)
+        results = side_by_side.call_each(
+            _square, [(x,) for x in range(5)], 2, lambda count: None, _note_process, tmp_path
+        )
         pids |= {pid for _, pid, _ in results}
     # One of the two may be slow to start and have no call of the first five, so the processes that began are counted.
     assert len(list(tmp_path.iterdir())) <= 2
