@@ -249,9 +249,11 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
     if rounds is not None:
         # Those of "best" or "last" are other ones from seed to seed: only what was asked for, and came before, is named.
         asked = [r for r in record.cell.observed_rounds or () if over_rounds or r < rounds.observed[-1]]
-        named = ", ".join(map(str, asked)) or ("" if record.cell.observed_rounds is None else "none")
-        observed = f" of {named}" if named else ""
-        tag = tag.replace("earlier rounds", f"earlier rounds{observed} ({rounds.uploads} uploads)")
+        if record.cell.observed_rounds is None:
+            earlier = "earlier rounds"
+        else:
+            earlier = f"earlier rounds of {', '.join(map(str, asked))}" if asked else "no earlier round"
+        tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 
 

@@ -13,7 +13,7 @@ from tests.builders.records import changed, record, with_knowledge
         (None, [0, 1, 2], "gradient + earlier rounds (12 uploads)"),
         ((0, 1, 5), [0, 1, 2], "gradient + earlier rounds of 0, 1 (12 uploads)"),
         # All of them came after the attacked round, which "best" had left open.
-        ((5,), [2], "gradient + earlier rounds of none (12 uploads)"),
+        ((5,), [2], "gradient + no earlier round (12 uploads)"),
     ],
 )
 def test_earlier_rounds_that_were_asked_for_are_named_and_so_is_that_there_was_none(asked, observed, text):
