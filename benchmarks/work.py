@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import subprocess
@@ -26,6 +27,7 @@ from benchmarks import plain
 from privbench import data, presets, written_defense
 from privbench.data import partition
 from privbench.data.dataset import Dataset
+from privbench.networks import layers
 from privbench.observation import observe
 from privbench.system import cpu
 from privbench.system import machine as measured_on
@@ -231,10 +233,19 @@ def matmul_peak(dtype: torch.dtype, place: torch.device, side: int) -> float:
 
 
 def flops(action: Callable[[], object]) -> int:
-    """Floating-point operations of the matrix products and convolutions of a call, as torch counts them."""
-    with FlopCounterMode(display=False) as counter:
+    """Floating-point operations of the matrix products and convolutions of a call, as torch counts them.
+
+    Its counter does not know the large products (privbench/networks/layers.py), which go to oneDNN by themselves.
+    """
+    unknown = {layers.ONEDNN: _of_linear_layer} if layers.ONEDNN else {}
+    with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
         action()
     return int(counter.get_total_flops())
+
+
+def _of_linear_layer(x: Sequence[int], weight: Sequence[int], *_: object, **__: object) -> int:
+    """A multiplication and an addition for each of [M, K] times [K, N], of the shapes [M, K] and [N, K]."""
+    return 2 * math.prod(x) * weight[0]
 
 
 def peak_memory_mib(victim_count: int, steps: int, place: torch.device) -> float:

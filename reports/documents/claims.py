@@ -36,15 +36,15 @@ def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
 def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
     """What follows for a claim from every attack on some columns: who surely gains over the floor, if anybody."""
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
-    gains = [measured.of(r).gain_db for _, _, r in attacks]
+    rows = [measured.of(r) for _, _, r in attacks]
     sure = [
         f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})"
-        for (name, words, r), gain in zip(attacks, gains, strict=True)
-        if gain.surely_above
+        for (name, words, r), row in zip(attacks, rows, strict=True)
+        if row.is_sure
     ]
     if sure:
         return f"**It does not hold** for {'; '.join(sure)}: a sure gain over the floor."
-    if any(gain.is_few for gain in gains):
+    if any(row.gain_db.is_few for row in rows):
         return "**Not answered yet:** seeds are too few for a sure gain. The rows are observations."
     return "**Not refuted here:** no attack surely gains over the floor. This bounds these attackers and no others."
 

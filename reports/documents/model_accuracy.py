@@ -113,7 +113,10 @@ def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> st
         pairs += [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
         rows.append([rival, f"{gap:+.2f}", *(_ordering(gap, mine, theirs) for mine, theirs in pairs)])
     head = [f"{name} against", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values())]
-    how = f"{name} minus the other, in points, seed by seed. The first model is that of tables, the others are at one round."
+    how = (
+        f"{name} minus the other, in points, seed by seed. The first model is that of accuracy tables, "
+        "the others are at one round for all clients."
+    )
     if (count := len(own.seeds)) < LEAST_SEEDS:
         more = f"Seeds: {count}. Below {LEAST_SEEDS} seeds no interval is given, and a sign is an observation."
     else:
@@ -158,13 +161,14 @@ def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:
     lines = []
     for name, record in by_label(records).items():
         printed = published.of(record.cell, "accuracy", tables)
-        measured = {model: round(fmean(each), 1) for model in MODELS if (each := accuracies(record, model))}
-        if printed is None or not measured:
+        each = {OWN_BEST: record.accuracy.per_seed, **{words: accuracies(record, m) for m, words in MODELS.items()}}
+        measured = {words: round(fmean(values), 1) for words, values in each.items() if values}
+        if printed is None:
             continue
         least = min(abs(value - printed.value) for value in measured.values())
-        near = [model for model, value in measured.items() if abs(value - printed.value) == least]
-        of = f"the {' and the '.join(near)} model" if len(near) < len(measured) else "all three models alike"
-        lines.append(f"- {name}: {printed.value:.2f}% is printed. Nearest: {of}, {measured[near[0]]:.1f}%.")
+        near = [words for words, value in measured.items() if abs(value - printed.value) == least]
+        of = "; ".join(near) if len(near) < len(measured) else "all models alike"
+        lines.append(f"- {name}: {printed.value:.2f}% is printed. Nearest: {of}: {measured[near[0]]:.1f}%.")
     counts = sorted({len(r.seeds) for r in records})
     if counts[0] < LEAST_SEEDS:
         lines += ["", f"Seeds: {span(counts)}. Below {LEAST_SEEDS} seeds this is an observation and no finding."]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
+from reports.documents import model_accuracy
 from reports.documents.findings import by_method
 from reports.records import knowledge_sets, measured
 from reports.records.labels import label, unique
@@ -16,6 +18,18 @@ from reports.tables import render
 from reports.tables.summary.columns import in_rungs
 
 FLOOR = "nothing: the best floor"
+
+
+def _at_one_round(record: Record, model: str) -> str:
+    each = model_accuracy.accuracies(record, model)
+    return f"{fmean(each):.1f}" if each else NONE
+
+
+ACCURACIES: Mapping[str, Callable[[Record], str]] = {
+    "each client's own round": lambda record: f"{record.accuracy.mean:.1f}",
+    "personal model, one round": lambda record: _at_one_round(record, "personal"),
+    "broadcast model, one round": lambda record: _at_one_round(record, "broadcast"),
+}
 
 
 def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str) -> str:
@@ -53,22 +67,22 @@ def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attac
 def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence[str], round_: str) -> str:
     """A row a method and attack, a column a seed, of records of one seed each: PSNR and gain as above, over that seed's victims.
 
-    The row "accuracy" is that of tables, in percent. A dash: that seed was not attacked so.
+    Accuracy in percent stands above them: that of tables, then of two models at one round for all clients. A dash: not run.
     """
     alone = [r for r in records if len(r.seeds) == 1 and label(r.cell) in methods]
     seeds = sorted({r.cell.seeds[0] for r in alone})
     rows = []
     for method in methods:
         of = {seed: [r for r in alone if (label(r.cell), r.cell.seeds[0]) == (method, seed)] for seed in seeds}
-        accuracies = [f"{each[0].accuracy.mean:.1f}" if each else NONE for each in of.values()]
-        rows.append([method, "accuracy, %", *accuracies])
+        for words, value in ACCURACIES.items():
+            rows.append([method, f"accuracy, %: {words}", *(value(each[0]) if each else NONE for each in of.values())])
         for name in attacks:
             found = [
                 _measured([r for r in each if isinstance(r, AttackRecord) and r.cell.round == round_], name)
                 for each in of.values()
             ]
-            rows.append([method, f"`{name}`", *(NONE if row is None else _score(row) for row in found)])
-    return render.markdown(["method", "", *(f"seed {seed}" for seed in seeds)], rows)
+            rows.append([method, f"dB: `{name}`", *(NONE if row is None else _score(row) for row in found)])
+    return render.markdown(["method", "what", *(f"seed {seed}" for seed in seeds)], rows)
 
 
 def few_seeds(records: Sequence[AttackRecord]) -> str:

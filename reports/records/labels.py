@@ -252,7 +252,8 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
         if record.cell.observed_rounds is None:
             earlier = "earlier rounds"
         else:
-            earlier = f"earlier rounds of {', '.join(map(str, asked))}" if asked else "no earlier round"
+            of = "among" if over_rounds else "of"
+            earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "no earlier round"
         tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 

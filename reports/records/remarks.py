@@ -194,7 +194,7 @@ def left_out(records: Sequence[AttackRecord], gaps: Sequence[Gap]) -> list[str]:
     named = {r.cell.attack for r in records} | {gap.attack for gap in gaps}
     missing = [name for name in registry.ATTACKS if name not in named]
     return (
-        [f"Not among the attacks: {', '.join(missing)}. `--attack {registry.WHOLE_LADDER}` makes them."]
+        [f"Not among the attacks: {', '.join(missing)}. `--attack {registry.WHOLE_LADDER}` makes those that apply."]
         if missing
         else []
     )

@@ -12,6 +12,7 @@ from reports.records.number_text import range_text, span
 
 SURE, BELOW = "a sure gain over the floor", "below the floor"
 FEW, NO = "too few seeds to compare with the floor", "no sure gain over the floor"
+NOTHING = "no image was reconstructed"
 
 
 def of_attack(row: Measured) -> str:
@@ -19,7 +20,7 @@ def of_attack(row: Measured) -> str:
     s = row.scores
     failures = f" It fails for {s.failures} of {s.n}." if s.failures else ""
     return (
-        f"`{row.name}` reaches {level(row.psnr_db)}. {_against_floor(row.gain_db)} "
+        f"`{row.name}` reaches {level(row.psnr_db)}. {_against_floor(row)} "
         f"It identifies {100 * s.identification:.0f}% of the victims (chance: {100 * s.identification_chance:.3g}%).{failures}"
     )
 
@@ -27,7 +28,7 @@ def of_attack(row: Measured) -> str:
 def in_one(row: Measured, where: str) -> str:
     """The first two of them as one, with what the attacker knows; `where` is the method and its setting."""
     known = "; ".join(unique(knowledge_text(r) for r in row.attacks))
-    return f"{where}: {row.name} ({known}) reaches {level(row.psnr_db)}; {verdict(row.gain_db)}: {_gain(row.gain_db)}."
+    return f"{where}: {row.name} ({known}) reaches {level(row.psnr_db)}; {verdict(row)}: {_gain(row.gain_db)}."
 
 
 def level(interval: Interval) -> str:
@@ -36,9 +37,12 @@ def level(interval: Interval) -> str:
     return f"{mean} dB {rest}"
 
 
-def verdict(gain: Interval) -> str:
+def verdict(row: Measured) -> str:
     """What a gain over the floor says."""
-    if gain.surely_above:
+    gain = row.gain_db
+    if row.scores.failures == row.scores.n:
+        return NOTHING
+    if row.is_sure:
         return SURE
     if gain.is_few:
         return FEW
@@ -50,10 +54,10 @@ def _gain(gain: Interval) -> str:
     return f"{mean} dB {rest}"
 
 
-def _against_floor(gain: Interval) -> str:
-    words = verdict(gain)
+def _against_floor(row: Measured) -> str:
+    words = verdict(row)
     words = f"That is {words}" if words in (SURE, BELOW) else words[0].upper() + words[1:]
-    return f"{words}: {_gain(gain)}."
+    return f"{words}: {_gain(row.gain_db)}."
 
 
 def machines(records: Sequence[Record]) -> str:

@@ -17,6 +17,7 @@ from benchmarks import against_breaching, work
 from benchmarks.measure import Rows, Way
 from benchmarks.races import Race, Reach
 from privbench.execution import worker_pool
+from privbench.networks import layers
 from privbench.types import Knowledge
 from reports.figures import speed
 from reports.records import benchmark_rows
@@ -45,6 +46,14 @@ def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usua
         lost = (error / float(loss[v])) ** 0.5 * UNIT**0.5
         torch.testing.assert_close(gradient[v], slope, rtol=0, atol=lost * float(slope.abs().max()))
     assert work.flops(work.dlg_gradient(seen)) > work.needed_for_dlg(2) > 6 * 10**6
+
+
+@pytest.mark.parametrize("rows", [8, 512])
+def test_operations_of_small_and_large_products_are_counted(rows):
+    """Large ones are oneDNN's, which torch's counter does not know."""
+    x, matrix = torch.randn(rows, 64), torch.randn(64, 128)
+    assert (rows * 64 * 128 >= layers.LARGE) == (rows == 512)
+    assert work.flops(lambda: layers.times(x, matrix)) == 2 * rows * 64 * 128
 
 
 def test_the_loop_over_victims_lowers_that_objective_as_dlg_does():

@@ -9,7 +9,8 @@ from privbench.presets import train_spec
 from privbench.records.entries import ClientMetrics, Curve, KnowledgeUsed, SeedTraining, Victim
 from privbench.records.summary import summarise
 from privbench.spec import CellSpec, TrainSpec
-from privbench.training.history import Round
+from privbench.training.history import ModelAccuracy, Round
+from reports.documents.model_accuracy import MODELS
 
 TRAIN = set(TrainSpec.model_fields)
 
@@ -159,3 +160,25 @@ def record(
         for trial in trials:
             del trial["victims"]
     return summarise(id=f"{method}{attack}{round_}", cell=cell, trials=trials)
+
+
+def with_models(record: Any, broadcast: Callable[[int], float]) -> Any:
+    """The record with the accuracies of the three models in every round; the broadcast one's by seed."""
+    seeds = []
+    for s in record.seeds:
+        rounds = [
+            r.model_copy(
+                update={
+                    "models": {
+                        name: ModelAccuracy(
+                            validation=r.validation_accuracy,
+                            test=[broadcast(s.seed) if name == "broadcast" else a for a in r.test_accuracy],
+                        )
+                        for name in MODELS
+                    }
+                }
+            )
+            for r in s.training.rounds
+        ]
+        seeds.append(s.model_copy(update={"training": s.training.model_copy(update={"rounds": rounds})}))
+    return record.model_copy(update={"seeds": seeds})

@@ -3,7 +3,7 @@
 import pytest
 
 from reports.documents import claims
-from tests.builders.records import record, with_psnr
+from tests.builders.records import record, with_psnr, with_victims
 
 SEEDS = (100, 101, 102, 103, 104)
 NOISY = "FedAvg + Gaussian 0.001"
@@ -28,6 +28,12 @@ def test_failed_attacks_prove_nothing_and_few_seeds_answer_nothing():
     few = claims.of_claim([attacked(30.0, seeds=SEEDS[:2])], [NOISY])
     assert few.startswith("**Not answered yet:** seeds are too few")
     assert "| none |" in few  # there is no epsilon
+
+
+def test_an_attack_that_failed_for_every_victim_refutes_nothing():
+    made = attacked(30.0)
+    failed = with_victims(made, [v.model_copy(update={"outcome": "gave up"}) for v in made.victims])
+    assert claims.of_claim([failed], [NOISY]).startswith("**Not refuted here:**")
 
 
 def test_every_round_has_its_rows_and_a_column_without_any_is_an_error():

@@ -22,7 +22,7 @@ from reports.records.labels import label
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
 from tests.builders.paper_cells import paper_cells
-from tests.builders.records import changed, record, with_knowledge, with_psnr, with_victims
+from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr, with_victims
 
 ONE = {"one": lambda root: f"from {root.name}\n\n- a\n"}
 
@@ -262,37 +262,15 @@ def test_the_setting_says_when_the_code_has_moved_on():
     assert "code of another revision" in findings.setting(records)
 
 
-def of_models(record_, broadcast):
-    """The record with the accuracies of the three models in every round; the broadcast one's by seed."""
-    seeds = []
-    for s in record_.seeds:
-        rounds = [
-            r.model_copy(
-                update={
-                    "models": {
-                        name: ModelAccuracy(
-                            validation=r.validation_accuracy,
-                            test=[broadcast(s.seed) if name == "broadcast" else a for a in r.test_accuracy],
-                        )
-                        for name in model_accuracy.MODELS
-                    }
-                }
-            )
-            for r in s.training.rounds
-        ]
-        seeds.append(s.model_copy(update={"training": s.training.model_copy(update={"rounds": rounds})}))
-    return record_.model_copy(update={"seeds": seeds})
-
-
 def test_what_a_defence_costs_is_said_of_each_model():
     plain, noisy = (record(seeds=range(5), defense=defense) for defense in ("none", "gaussian:0.1"))
-    records = [of_models(plain, lambda seed: 70.0 + seed), of_models(noisy, lambda seed: 60.0 + 1.1 * seed)]
+    records = [with_models(plain, lambda seed: 70.0 + seed), with_models(noisy, lambda seed: 60.0 + 1.1 * seed)]
     text = model_accuracy.cost(records, "FedAvg + Gaussian 0.1", "FedAvg")
     # Differences of -10, -9.9, -9.8, -9.7 and -9.6; Student's t of 4 degrees of freedom has its 97.5% quantile at 2.776.
     half = 2.776 * 0.1 * 2.5**0.5 / 5**0.5
     assert f"The broadcast model: -9.80 points [{-9.8 - half:.2f}, {-9.8 + half:.2f}]. It is lower." in text
     assert "The personal model: +0.00 points [+0.00, +0.00]. No difference is shown." in text
-    few = [of_models(record(seeds=range(2), defense=r.cell.train.defense), lambda seed: seed) for r in records]
+    few = [with_models(record(seeds=range(2), defense=r.cell.train.defense), lambda seed: seed) for r in records]
     assert "too few seeds for a verdict" in model_accuracy.cost(few, "FedAvg + Gaussian 0.1", "FedAvg")
     with pytest.raises(UserError, match="other seeds"):
         model_accuracy.cost([records[0], few[1]], "FedAvg + Gaussian 0.1", "FedAvg")
@@ -421,7 +399,7 @@ def of_fedcg_table(method, seeds, broadcast):
         if (c.train.dataset, c.train.method, c.train.clients) == ("cifar10", method, 4)
     ]  # fmt: skip
     cell = cell.model_copy(update={"seeds": tuple(seeds)})
-    return of_models(record(method, seeds=seeds).model_copy(update={"cell": cell, "id": cell.id}), broadcast)
+    return with_models(record(method, seeds=seeds).model_copy(update={"cell": cell, "id": cell.id}), broadcast)
 
 
 def rows_of_orderings(records):
@@ -455,6 +433,16 @@ def test_an_ordering_stands_beside_the_printed_one_of_each_model():
     assert "Seeds: 1. Below 5 seeds no interval is given" in text
     with pytest.raises(UserError, match="other seeds"):
         model_accuracy.orderings([records[0], one[1]], "FedCG", ["FedCG 1"])
+
+
+def test_the_model_nearest_to_a_printed_accuracy_is_one_of_four():
+    # FedAvg is printed at 47.23%.
+    made = of_fedcg_table("fedavg", [100], lambda _: 47.9)
+    named = {0.0: "broadcast, with what came back: 47.9%", 47.5: f"{model_accuracy.OWN_BEST}: 47.5%"}
+    for own, text in named.items():
+        record_ = made.model_copy(update={"seeds": [made.seeds[0].model_copy(update={"accuracy": [own]})]})
+        (line, *_) = model_accuracy.nearest([record_], ["FedCG 1"]).splitlines()
+        assert line == f"- FedAvg: 47.23% is printed. Nearest: {text}."
 
 
 def by_round(method, levels):

@@ -3,7 +3,7 @@
 import pytest
 
 from reports.documents import needed_knowledge, training_time
-from tests.builders.records import changed, record, with_knowledge, with_psnr
+from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
 FLOOR_DB = 13.0
 
@@ -92,14 +92,16 @@ def test_seeds_stand_side_by_side_each_over_its_own_victims():
         made = attacked("calibrated", "gradient + auxiliary", psnr, ["gradient:classifier"], seeds=1)
         seeds = [s.model_copy(update={"seed": seed}) for s in made.seeds]
         made = made.model_copy(update={"seeds": seeds, "cell": made.cell.with_seeds([seed])})
+        made = with_models(made, lambda s: 71.0 if s == 100 else 70.0)
         return changed(made, **more) if more else made
 
     pooled = attacked("calibrated", "gradient + auxiliary", 40.0, ["gradient:classifier"], seeds=5)
     records = [of(101, 30.0), of(100, 20.0), pooled, of(100, 10.0, round="0"), of(102, 35.0, round="0")]
     lines = needed_knowledge.by_seed(records, ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
-    assert lines[0] == "| method |  | seed 100 | seed 101 | seed 102 |"
-    assert lines[2] == "| FedCG | accuracy, % | 42.0 | 42.0 | 42.0 |"
-    assert lines[3].startswith("| FedCG | `calibrated` | 20.0 (+7.0 [")
-    assert "| 30.0 (+17.0 [" in lines[3]
-    assert lines[3].endswith("*) | - |")
-    assert lines[4] == "| FedCG | `oracle` | - | - | - |"
+    assert lines[0] == "| method | what | seed 100 | seed 101 | seed 102 |"
+    assert lines[2] == "| FedCG | accuracy, %: each client's own round | 42.0 | 42.0 | 42.0 |"
+    assert lines[4] == "| FedCG | accuracy, %: broadcast model, one round | 71.0 | 70.0 | 70.0 |"
+    assert lines[5].startswith("| FedCG | dB: `calibrated` | 20.0 (+7.0 [")
+    assert "| 30.0 (+17.0 [" in lines[5]
+    assert lines[5].endswith("*) | - |")
+    assert lines[6] == "| FedCG | dB: `oracle` | - | - | - |"

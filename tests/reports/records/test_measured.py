@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reports.records import measured
-from reports.tables import attack_table, report_files
+from reports.tables import attack_table, report_files, sentences
 from tests.builders.records import record, with_knowledge, with_psnr, with_victims
 
 SEEDS = tuple(range(5))
@@ -138,3 +138,5 @@ def test_an_attack_that_failed_for_every_victim_is_never_sure_of_a_gain(failed, 
     row = measured.of(with_victims(made, victims))
     assert row.gain_db.surely_above
     assert row.is_sure == sure
+    assert ("That is a sure gain over the floor: +" in sentences.of_attack(row)) == sure
+    assert ("No image was reconstructed: +" in sentences.of_attack(row)) == (failed == 20)

@@ -318,7 +318,7 @@ def test_a_server_that_keeps_rounds_has_one_line_over_the_attacked_ones(reposito
     assert len({r.cell.round for r in records}) > 1
     assert len(set(map(labels.attacker_text, records))) > 1
     (text,) = set(map(psnr_by_round.attacker_text, records))
-    assert text.endswith("earlier rounds of 0, 1, 2, 5, 10, 20, 50 (12 uploads)")
+    assert text.endswith("earlier rounds among 0, 1, 2, 5, 10, 20, 50 (12 uploads)")
 
 
 def test_what_is_far_above_the_rest_is_drawn_lower_and_said_so(records, tmp_path, monkeypatch):
