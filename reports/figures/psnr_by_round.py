@@ -1,7 +1,7 @@
 """PSNR against the training round, from the untrained model on: when does a method leak, and to whom?
 
-One panel per method, all on one scale; one line per knowledge tag, the strongest attack of that tag at each round; bars are 95%
-intervals. The dashed line is the best floor with its interval as a band, the dotted one the oracle, a reference.
+One panel per method, all on one scale; one line per set of knowledge, at each round the best attack within it, as in the ladder's
+table; bars are 95% intervals. The dashed line is the best floor, its band the interval; the dotted one is the oracle, a reference.
 Where something exceeds 50 dB, all that lies above 30 dB is drawn at a quarter of the height, so that the rest stays legible.
 Rounds are drawn on a scale that is linear to 1 and logarithmic beyond, because a network changes most in its first rounds. Where
 lines run together, markers lie within one another: a higher rung has a smaller one.
@@ -26,7 +26,7 @@ from privbench.records.schema import AttackRecord
 from reports.figures.drawing import line_ends, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import line_style
-from reports.records import grouping, labels
+from reports.records import grouping, knowledge_sets, labels
 from reports.records.labels import label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest
 from reports.records.quotable import quotable
@@ -110,12 +110,21 @@ def _names(records: Sequence[AttackRecord]) -> dict[float, str]:
     return {fmean(r.rounds): _round_text(r) for r in sorted(records, key=lambda r: fmean(r.rounds))}
 
 
-def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
-    """(round, strongest attack) of one method and tag, in the order of rounds; two names of one round count once."""
-    by_round: dict[float, list[AttackRecord]] = {}
+def by_round(records: Sequence[AttackRecord]) -> list[tuple[float, list[AttackRecord]]]:
+    """(round, attacks on it) of one method, in the order of rounds; two names of one round count once."""
+    of_round: dict[float, list[AttackRecord]] = {}
     for r in records:
-        by_round.setdefault(fmean(r.rounds), []).append(r)
-    return [(when, strongest(attacks)) for when, attacks in sorted(by_round.items())]
+        of_round.setdefault(fmean(r.rounds), []).append(r)
+    return sorted(of_round.items())
+
+
+def lines(records: Sequence[AttackRecord]) -> dict[str, list[tuple[float, Measured]]]:
+    """Set of knowledge -> (round, best attack within it) of one method, in the order of rounds."""
+    each: dict[str, list[tuple[float, Measured]]] = {}
+    for when, attacks in by_round(records):
+        for row in knowledge_sets.rows(attacks, attacker_text):
+            each.setdefault(row.knowledge, []).append((when, row.best))
+    return each
 
 
 def _series_style(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
@@ -154,20 +163,22 @@ def _panel(
     axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]], step: float
 ) -> dict[str, tuple[float, float]]:
     """One method, its lines `step` points beside each other; where the line of each tag ends, and that of the floor."""
-    floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
+    rows = [(when, strongest(attacks)) for when, attacks in by_round(records)]
+    floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in rows]
     rounds = [when for when, *_ in floor]
     axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
     axes.fill_between(
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
     ends = {FLOOR_NAME: floor[-1][:2]}
-    present = [tag for tag in series_styles if tag in map(attacker_text, records)]
+    of_tags = lines(records)
+    present = [tag for tag in series_styles if tag in of_tags]
     for i, tag in enumerate(present):
         series_style = series_styles[tag]
         # So much to the side that the bars of one round do not lie on each other.
         aside = (i - (len(present) - 1) / 2) * step / 72
         moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
-        line = points([r for r in records if attacker_text(r) == tag])
+        line = of_tags[tag]
         psnr = [row.psnr_db for _, row in line]
         # The limits of an axis leave out what is drawn aside.
         axes.update_datalim(

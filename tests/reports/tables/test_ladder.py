@@ -227,7 +227,9 @@ def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tm
 def test_two_names_of_one_round_are_one_point():
     best, seven = record(seeds=(0,), round_="best", psnr=15.0), record(seeds=(0,), round_="7", psnr=16.0)
     assert best.rounds == seven.rounds == [7]
-    assert [when for when, _ in psnr_by_round.points([best, seven])] == [7]
+    assert [when for when, _ in psnr_by_round.by_round([best, seven])] == [7]
+    ((when, row),) = psnr_by_round.lines([best, seven])["gradient"]
+    assert (when, row.name) == (7, best.attack)
 
 
 def test_there_is_no_curve_of_one_round(tmp_path):

@@ -313,6 +313,16 @@ def test_lines_beside_each_other_stay_nearest_to_their_own_round(tmp_path, monke
         assert 0 in axes.xaxis.get_majorticklocs()
 
 
+def test_a_line_shows_the_best_attack_within_its_knowledge_as_the_table_does(repository):
+    records = [r for r in published.attacked(repository, "published-ladder") if labels.label(r.cell) == "FedAvg"]
+    (active,) = [line for tag, line in psnr_by_round.lines(records).items() if tag.startswith("active server")]
+    (when, row), *_ = active
+    # Before training a passive attack, which such a server can make as well, is better than `imprint`.
+    assert (when, row.name) == (0, "staged")
+    imprint = next(r for r in records if r.attack == "imprint" and r.cell.round == "0")
+    assert row.psnr_db.mean > measured.of(imprint).psnr_db.mean
+
+
 def test_a_server_that_keeps_rounds_has_one_line_over_the_attacked_ones(repository):
     records = [r for r in published.attacked(repository, "published-ladder") if r.attack == "chained"]
     assert len({r.cell.round for r in records}) > 1
