@@ -10,7 +10,7 @@ from reports.documents.model_accuracy import by_label
 from reports.records.number_text import span
 from reports.tables import render
 
-COLUMNS = ("method", "rounds", "least s a round", "median", "most", "hours at the median")
+COLUMNS = ("method", "rounds", "least s a round", "median", "most", "minutes at the median")
 
 
 def table(records: Sequence[Record]) -> str:
@@ -23,6 +23,6 @@ def table(records: Sequence[Record]) -> str:
         rows.append([
             name, span(sorted({len(training.rounds) for training in record.training})),
             f"{min(seconds):,.0f}", f"{usual:,.0f}", f"{max(seconds):,.0f}",
-            f"{usual * len(rounds) / 3600:.1f}",
+            f"{usual * len(rounds) / 60:,.0f}",
         ])  # fmt: skip
     return render.markdown(COLUMNS, rows)
