@@ -57,7 +57,8 @@ class Joint(JointSettings):
     )
     knowledge = BySetting(KNOWLEDGE, lambda attack: KNOWLEDGE_BY_UPLOADS[attack.uploads])
     rung: ClassVar[str] = "L5"
-    knows: ClassVar[frozenset[str]] = NOISE | CLIP
+    # The fit to whole updates has one deviation for all of them, whatever was done to them.
+    knows = BySetting(NOISE | CLIP, lambda attack: frozenset() if attack.uploads == "whole" else NOISE | CLIP)
     # All uploads of a client say what its extractor is.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "joint_steps": 3, "starts": 1}}

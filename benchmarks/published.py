@@ -70,7 +70,7 @@ def _cell(item: Item, column: tuple[str, str], preset: str, seed: int, where: st
     train = presets.train_spec(
         preset, item.dataset, method, defense=defense, where=where, clients=item.clients, domains=item.domains
     )
-    return presets.cell_spec(preset, train, None).model_copy(update={"seeds": (seed,)})
+    return presets.cell_spec(preset, train, None).with_seeds([seed])
 
 
 def jobs(

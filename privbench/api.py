@@ -27,7 +27,7 @@ from privbench.auditing.request import AuditRequest
 from privbench.auditing.result import AuditResult
 from privbench.cli import attack_runs, folder_reports, training_runs, view_commands
 from privbench.errors import UserError
-from privbench.records import schema
+from privbench.records import record_lines, schema
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.requests import given, option_types, specifications, words
@@ -250,9 +250,9 @@ def load(out: str | Path = option_types.DEFAULT_OUT) -> Results:
     """Every finished record of a folder of results or a file of records (*.jsonl.xz), in the order of their ids.
 
     Raises:
-        UserError: A damaged record, or one of another cell; a file of another kind.
+        UserError: A damaged record, or one of another cell; a file of another kind, or none of that name.
     """
-    if Path(out).is_file():
+    if Path(out).is_file() or Path(out).name.endswith(record_lines.ENDING):
         return Results(tuple(sorted(contents.read(Path(out)).records, key=lambda record: record.id)))
     store = Store(Path(out))
     return Results(tuple(schema.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))

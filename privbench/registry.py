@@ -360,7 +360,7 @@ def revision(attack: str) -> int:
 
 def is_of_today(attack: str, made_at: int) -> bool:
     """Whether today's code returns what an attack did at a revision; of a user's own code nothing is imported, and it counts."""
-    return attack not in ATTACKS or revision(attack) == made_at
+    return attack not in ATTACKS | INFERENCES or revision(attack) == made_at
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privbench.errors import UserError
 from privbench.execution.sweep import merging
-from privbench.records import pooling, record_lines
+from privbench.records import pooling, record_lines, schema
 from privbench.records.schema import Record
 from privbench.records.store import Store
 from privbench.system import console, files, printable
@@ -76,6 +76,8 @@ def merge(into: Path, places: Sequence[Path]) -> None:
     """Merges and says what was merged. UserError: what cannot be read or merged, and cells that cannot be recorded."""
     if into.name.endswith(record_lines.ENDING):
         merge_records(into, places)
+    elif into.suffix.lower() in (".jsonl", ".xz") or into.name == "-":
+        raise UserError(f"{into} is neither a folder nor a file of records, whose name ends in {record_lines.ENDING}")
     else:
         merge_folders(into, places)
 
@@ -85,10 +87,15 @@ def merge_records(into: Path, places: Sequence[Path]) -> list[Record]:
 
     UserError: the file is there, a place has no records, or two records of a cell have a seed in common and differ.
     """
-    if into.exists():
+    if into.exists() or into.is_symlink():
         raise UserError(f"{into} is there already, and nothing is overwritten; name a new file")
     each = [contents.read(place) for place in places]
     merged = pooling.pooled(record for one in each for record in one.records)
+    for record in merged:
+        try:
+            schema.check_whole(record)
+        except ValueError as error:
+            raise UserError(f"the records of cell {record.id} make no whole one: {error}") from error
     record_lines.write(merged, into)
     to, count = console.results(), sum(len(one.records) for one in each)
     to.say(f"wrote {into}: {count} record(s) as {len(merged)} cell(s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -52,15 +53,20 @@ def repeat(
     runs: Path, first_seed: int | None, seeds: int | None, methods: Sequence[str] | None, place: PlaceOptions
 ) -> list[CellSpec]:
     """Runs the cells of some records on other seeds and says how far each is; UserError where one is left open."""
-    cells = repetition.cells(contents.read(runs).records, first_seed, seeds, methods)
+    table, to = contents.read(runs), console.results()
+    cells = repetition.cells(table.records, first_seed, seeds, methods, repetition.recorded(Store(place.out)))
+    for line in table.left_out:
+        to.say(f"- left out of {runs}: {line}")
     states = study_run.execute(cells, place.out, place.data_dir, place.device, engine=place.engine)
-    to = console.results()
     to.say(status.counts(states))
     for line in status.reasons(cells, states):
         to.print(f"- {line}")
     if open_ := [state for state in states if state.word not in (status.DONE, REFUSED)]:
         raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
-    to.say(f"`privbench merge FILE.jsonl.xz {runs} {place.out}` makes one table of old and new seeds")
+    if all(state.word == REFUSED for state in states):
+        raise UserError(f"all {len(cells)} cells are refused: {states[0].why}")
+    places = dict.fromkeys(shlex.quote(str(each)) for each in (runs, place.out))
+    to.say(f"`privbench merge FILE.jsonl.xz {' '.join(places)}` makes one table of old and new seeds")
     return cells
 
 

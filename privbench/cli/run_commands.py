@@ -245,7 +245,7 @@ def merge(
         Path,
         typer.Argument(help="The folder of results to merge into, made where it is not there; or a new *.jsonl.xz."),
     ],
-    folders: Annotated[
+    places: Annotated[
         list[Path],
         typer.Argument(help="Folders of results, e.g. of the shards of a study; for a file also files of records."),
     ],
@@ -262,14 +262,14 @@ def merge(
     """
     from privbench.cli import folder_reports
 
-    folder_reports.merge(into, folders)
+    folder_reports.merge(into, places)
 
 
 @flattened
 def repeat(
     runs: Annotated[Path, typer.Argument(help="A folder of results, or a file of records (*.jsonl.xz).")],
     first_seed: Annotated[
-        int | None, typer.Option(min=0, help="The first of the new seeds; default: the one behind each cell's last.")
+        int | None, typer.Option(min=0, help="The first of the new seeds; default: the one after each cell's last.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; default: as many as each cell has.")] = None,
     method: Annotated[
@@ -279,7 +279,7 @@ def repeat(
 ) -> None:
     """Run the cells of some records on other seeds: a table made again independently, or continued where its seeds are few.
 
-    What is recorded under --out already is not run again. `privbench merge` makes one table of old and new seeds.
+    Seeds that are recorded under --out already are not run again. `privbench merge` makes one table of old and new seeds.
 
     Example: privbench repeat table.jsonl.xz --seeds 4 --out more
     """

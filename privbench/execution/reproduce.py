@@ -18,14 +18,13 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs, worker_pool
 from privbench.observation import knowledge
 from privbench.records import schema, summary
+from privbench.records.entries import TIMED
 from privbench.records.schema import Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
 from privbench.system import cpu, files, machine
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
-# Never the same twice, or the place itself.
-TIMED = ("seconds", "train_seconds", "attack_seconds", "aggregation_seconds", "peak_memory_mib", "machine")
 NOT_COMPARED = ("environment", "notes")  # printed, not compared: notes may mention the environment
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from privbench.errors import UserError
-from privbench.records.entries import AttackCost, Cost, KnowledgeUsed
+from privbench.records.entries import TIMED, AttackCost, Cost, KnowledgeUsed
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
-from privbench.records.summary import mixed, sources_of_labels
+from privbench.records.summary import DIFFER, mixed, sources_of_labels
 
 
 def pooled(records: Iterable[Record]) -> list[Record]:
@@ -30,7 +30,8 @@ def pooled(records: Iterable[Record]) -> list[Record]:
 def one(parts: Sequence[Record]) -> Record:
     """The record of all seeds of several records of the same cell.
 
-    UserError: two of them have a seed in common and differ, or they say otherwise of data or knowledge.
+    A seed that several of them have counts once. UserError: its numbers differ, but for times and machines; or the records say
+    otherwise of data or knowledge.
     """
     parts = _distinct(parts)
     if len(parts) == 1:
@@ -38,37 +39,59 @@ def one(parts: Sequence[Record]) -> Record:
     first = parts[0]
     for other in parts[1:]:
         _check_alike(first, other)
-    seeds = sorted((seed for part in parts for seed in part.seeds), key=lambda each: each.seed)
+    seeds = [each for _, each in sorted(_seeds(parts).items())]
     cell = first.cell.with_seeds([each.seed for each in seeds])
-    notes = [note for part in parts for note in part.notes]
     changed: dict[str, Any] = {
         "id": cell.id,
         "cell": cell,
-        "notes": list(dict.fromkeys([*notes, *mixed([part.environment for part in parts])])),
+        "notes": _notes(parts),
         "cost": _cost([part.cost for part in parts]),
         "seeds": seeds,
     }
     if isinstance(first, AttackRecord | InferenceRecord):
         labels = sources_of_labels([_knowledge(part).labels for part in parts])
         changed["knowledge"] = first.knowledge.model_copy(update={"labels": labels})
-        changed["guarantee"] = "; ".join(dict.fromkeys(_guarantee(part) for part in parts))
+        changed["guarantee"] = "; ".join(dict.fromkeys(text for part in parts for text in _guarantees(part)))
     return first.model_copy(update=changed)
 
 
 def _distinct(parts: Sequence[Record]) -> list[Record]:
-    """By their first seeds, a record that is there twice once; UserError where two others have a seed in common."""
+    """By their first seeds, a record that is there twice once."""
     kept: list[Record] = []
-    for part in sorted(parts, key=lambda part: part.cell.seeds[0]):
-        if part in kept:
-            continue
-        for other in kept:
-            common = sorted({*part.cell.seeds} & {*other.cell.seeds})
-            if common:
-                raise UserError(
-                    f"records {other.id} and {part.id} are of the same cell, and both have seed {common[0]}; name only one of them"
-                )
-        kept.append(part)
+    for part in sorted(parts, key=lambda part: part.cell.seeds):
+        if part not in kept:
+            kept.append(part)
     return kept
+
+
+def _seeds(parts: Sequence[Record]) -> dict[int, Any]:
+    """What each seed gave; UserError where two records say otherwise of it."""
+    each: dict[int, tuple[Record, Any]] = {}
+    for part in parts:
+        for result in part.seeds:
+            other, before = each.setdefault(result.seed, (part, result))
+            if before is not result and _numbers(before.model_dump()) != _numbers(result.model_dump()):
+                raise UserError(
+                    f"two records of {_named(part)} have seed {result.seed}, and their numbers differ: {other.id} with seeds "
+                    f"{_listed(other)} and {part.id} with {_listed(part)}; leave one of them out"
+                )
+    return {seed: result for seed, (_, result) in each.items()}
+
+
+def _numbers(value: Any) -> Any:
+    """A result without times and machines."""
+    if isinstance(value, dict):
+        return {name: _numbers(one) for name, one in value.items() if name not in TIMED}
+    return [_numbers(one) for one in value] if isinstance(value, list) else value
+
+
+def _named(record: Record) -> str:
+    attack = "" if record.cell.attack is None else f", {record.cell.attack}"
+    return f"{record.cell.train.method} on {record.cell.train.dataset}{attack}"
+
+
+def _listed(record: Record) -> str:
+    return ", ".join(map(str, record.cell.seeds))
 
 
 def _check_alike(first: Record, other: Record) -> None:
@@ -92,9 +115,24 @@ def _knowledge(record: Record) -> KnowledgeUsed:
     return record.knowledge
 
 
-def _guarantee(record: Record) -> str:
+def _guarantees(record: Record) -> list[str]:
+    """That of each of its seeds, equal ones once."""
     assert isinstance(record, AttackRecord | InferenceRecord), "of an attacked cell"
-    return record.guarantee
+    return record.guarantee.split("; ")
+
+
+def _notes(parts: Sequence[Record]) -> list[str]:
+    """Those of all parts; in what their seeds differ is said once, of all of them."""
+    notes, kinds = [], []
+    for part in parts:
+        kinds.append(part.environment)
+        for note in part.notes:
+            if note.startswith(DIFFER):
+                key, _, values = note.removeprefix(DIFFER).partition(": ")
+                kinds += [part.environment | {key: value} for value in values.split(", ")]
+            else:
+                notes.append(note)
+    return list(dict.fromkeys([*notes, *mixed(kinds)]))
 
 
 def _cost(each: Sequence[Cost]) -> Cost:

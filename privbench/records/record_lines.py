@@ -6,17 +6,20 @@ import json
 import lzma
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from privbench.errors import Damaged, UserError
 from privbench.records import schema
 from privbench.records.schema import Record
 from privbench.system import files
-from privbench.system.file_headers import JSON_BYTES, short, strict_json
+from privbench.system.file_headers import short, strict_json
 
 ENDING = ".jsonl.xz"
 PIECE_BYTES = 2**20  # unpacked at once
 MEMORY_BYTES = 2**27  # of the unpacking itself
-MOST_BYTES = 2**32  # of a file, unpacked
+MOST_BYTES = 2**29  # of a file, unpacked: some eight times the largest published one
+MOST_LINE_BYTES = 2**26  # of one record
+ADVICE = "ask whoever made the file for it again"
 
 
 def read(path: Path) -> list[Record]:
@@ -24,11 +27,21 @@ def read(path: Path) -> list[Record]:
     if not path.is_file():
         raise UserError(f"there are no records at {path}")
     try:
-        return [schema.of_value(strict_json(line), path) for line in _lines(path)]
+        return [
+            schema.of_value(_json(line, path, number), f"line {number} of {path}", ADVICE)
+            for number, line in enumerate(_lines(path), 1)
+        ]
     except (lzma.LZMAError, EOFError, ValueError) as error:
         raise Damaged(f"{path} is damaged ({short(str(error))})") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _json(line: bytes, path: Path, number: int) -> Any:
+    try:
+        return strict_json(line)
+    except ValueError as error:
+        raise Damaged(f"line {number} of {path} is damaged ({short(str(error))}); {ADVICE}") from error
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -36,20 +49,42 @@ def _lines(path: Path) -> Iterator[bytes]:
 
     LZMAError or ValueError for what needs more memory, EOFError for a file that ends too early.
     """
-    unpacking, rest, total = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES), b"", 0
+    total = length = 0
+    begun: list[bytes] = []
+    for piece in _pieces(path):
+        total += len(piece)
+        first, *others = piece.split(b"\n")
+        begun.append(first)
+        length += len(first)
+        for line in others:
+            yield b"".join(begun)
+            begun, length = [line], len(line)
+        if total > MOST_BYTES or length > MOST_LINE_BYTES:
+            raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes, or a line to more than {MOST_LINE_BYTES}")
+    if length:
+        yield b"".join(begun)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """What a file unpacks to, of all its streams: `xz` joins files end to end, with zeros between them."""
     with path.open("rb") as packed:
-        while not unpacking.eof:
-            compressed = packed.read(PIECE_BYTES) if unpacking.needs_input else b""
-            if unpacking.needs_input and not compressed:
+        unpacking, compressed = _unpacking(), packed.read(PIECE_BYTES)
+        while True:
+            yield unpacking.decompress(compressed, PIECE_BYTES)
+            compressed = b""
+            if unpacking.eof:
+                compressed = unpacking.unused_data.lstrip(b"\0")
+                while not compressed:
+                    if not (read := packed.read(PIECE_BYTES)):
+                        return
+                    compressed = read.lstrip(b"\0")
+                unpacking = _unpacking()
+            elif unpacking.needs_input and not (compressed := packed.read(PIECE_BYTES)):
                 raise EOFError("it ends too early")
-            piece = unpacking.decompress(compressed, PIECE_BYTES)
-            total += len(piece)
-            *lines, rest = (rest + piece).split(b"\n")
-            if total > MOST_BYTES or len(rest) > JSON_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes, or a line to more than {JSON_BYTES}")
-            yield from lines
-    if rest:
-        yield rest
+
+
+def _unpacking() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES)
 
 
 def write(records: Sequence[Record], path: Path) -> None:

@@ -43,6 +43,7 @@ from privbench.training.history import StrictModel
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
 FILE_NAME = "record.json"
+AGAIN = "remove it and run the same command again"
 MOST_THREADS = 4_096  # of one process
 # Of the environment, what every table and `privbench reproduce` say of a record.
 ENVIRONMENT = {"device": str, "machine": str, "torch": str, "date": str, "cores": int}
@@ -208,8 +209,6 @@ def read_of(cell: CellSpec, path: Path) -> Record:
             f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
             "same command again"
         )
-    if tuple(s.seed for s in record.seeds) != cell.seeds:
-        raise UserError(f"{path} is damaged (its seeds are not the cell's); remove it and run the same command again")
     return record
 
 
@@ -220,46 +219,41 @@ def read(path: Path) -> Record:
     return of_value(files.read_json(path), path)
 
 
-def of_value(value: Any, path: Path) -> Record:
-    """The record that some JSON says, as it was read from `path`; UserError as `read`."""
+def of_value(value: Any, place: Path | str, advice: str = AGAIN) -> Record:
+    """The record that some JSON says, as it was read from `place`; UserError as `read`, with what to do about it."""
     if not isinstance(value, dict) or "schema_version" not in value:
-        raise UserError(f"{path} is not a privbench record")
+        raise UserError(f"{place} is not a privbench record")
     try:
         if value["schema_version"] == 2:
             upgrade.check_summaries(value)
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
             version = short(value["schema_version"])
-            raise UserError(f"{path} has record schema {version}; this privbench reads {SCHEMA} and 2")
+            raise UserError(f"{place} has record schema {version}; this privbench reads {SCHEMA} and 2")
         digest = value.pop(files.DIGEST, None)
         if digest != files.content_digest(value):
             raise UserError(
-                f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the "
-                "same command again"
+                f"{place} was altered or damaged after it was written: its digest does not fit its content; {advice}"
             )
         return _validated(value)
     except ValidationError as error:
-        place, rule, _ = first_fault(error)
-        raise UserError(f"{path} is damaged ({place}: {rule}); remove it and run the same command again") from error
+        field, rule, _ = first_fault(error)
+        raise UserError(f"{place} is damaged ({field}: {rule}); {advice}") from error
     except ValueError as error:
-        raise UserError(
-            f"{path} was altered or damaged after it was written: {short(error)}; remove it and run the same command again"
-        ) from error
+        raise UserError(f"{place} was altered or damaged after it was written: {short(error)}; {advice}") from error
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(
-            f"{path} is damaged ({short(repr(error))}); remove it and run the same command again"
-        ) from error
+        raise UserError(f"{place} is damaged ({short(repr(error))}); {advice}") from error
 
 
 def _validated(value: Mapping[str, Any]) -> Record:
     kind = InferenceRecord if "question" in value else AttackRecord
     record: Record = (Record if value["cell"].get("attack") is None else kind).model_validate(value)
-    _check_whole(record)
+    check_whole(record)
     return record
 
 
-def _check_whole(record: Record) -> None:
-    """ValueError where there is nothing to take a mean of, or the machine is none that a run could be repeated on."""
+def check_whole(record: Record) -> None:
+    """ValueError where its seeds are not the cell's, where there is nothing to take a mean of, or for a machine that is none."""
     threads = record.environment.get("threads", 1)
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise ValueError(
@@ -270,6 +264,7 @@ def _check_whole(record: Record) -> None:
             raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
     if not record.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in record.seeds):
         raise ValueError("no seeds, or no clients of one of them")
+    _check_seeds(record)
     if isinstance(record, InferenceRecord):
         _check_statements(record)
     if isinstance(record, AttackRecord):
@@ -277,6 +272,19 @@ def _check_whole(record: Record) -> None:
             raise ValueError("no victims of one of its seeds")
         if not floors_of(record.victims):
             raise ValueError("no floor that every victim has")
+
+
+def _check_seeds(record: Record) -> None:
+    """ValueError where a seed is not the cell's, or is there twice: it would count as two trainings."""
+    numbers = record.cell.seeds
+    if tuple(each.seed for each in record.seeds) != numbers:
+        raise ValueError("its seeds are not the cell's")
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise ValueError("a seed that is negative or there twice")
+    for each in record.seeds:
+        of = [*getattr(each, "victims", ()), *getattr(each, "statements", ())]
+        if {each.training.seed, *(one.seed for one in of)} != {each.seed}:
+            raise ValueError("a training, victim or statement of another seed than the one it stands under")
 
 
 def _check_statements(record: InferenceRecord) -> None:

@@ -34,6 +34,8 @@ from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, history, training_files
 from privbench.training.state import Prediction
 
+DIFFER = "the seeds differ in "
+
 
 @lru_cache(maxsize=64)
 def training(folder: Path, run: str) -> SeedTraining:
@@ -199,10 +201,10 @@ def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
 def mixed(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
     notes = []
-    for key in ("privbench", "torch", "device", "machine"):
+    for key in ("privbench", "python", "torch", "device", "machine", "threads", "lpips"):
         values = list(dict.fromkeys(str(environment.get(key)) for environment in environments))
         if len(values) > 1:
-            notes.append(f"the seeds differ in {key}: {', '.join(values)}")
+            notes.append(f"{DIFFER}{key}: {', '.join(values)}")
     return notes
 
 

@@ -44,14 +44,21 @@ def read(place: Path, *, earlier: bool = False) -> Contents:
     With `earlier`, records of earlier revisions of training, of all attacks or of their own attack are read, too; else they are
     counted. UserError where there is no record.
     """
-    contents = _of_folder(place, earlier=earlier) if place.is_dir() else _of_file(place)
+    try:
+        contents = _of_folder(place, earlier=earlier) if place.is_dir() else _of_file(place)
+    except OSError as error:
+        raise UserError(f"cannot read {place}: {error.strerror or error}") from error
     if not contents.records:
-        why = f" ({contents.left_out[0]})" if contents.left_out else ""
-        raise UserError(f"there are no finished cells under {place}{why}; `privbench attack --out {place}` makes some")
+        if contents.left_out:
+            raise UserError(f"there are no finished cells under {place} ({contents.left_out[0]})")
+        how = f"; `privbench attack --out {place}` makes some" if contents.store is not None else ""
+        raise UserError(f"there are no finished cells under {place}{how}")
     return contents
 
 
 def _of_file(path: Path) -> Contents:
+    if not path.exists():
+        raise UserError(f"there is no {path}")
     if not path.name.endswith(record_lines.ENDING):
         raise UserError(f"{path} is neither a folder of results nor a file of records (*{record_lines.ENDING})")
     return Contents(path.name, record_lines.read(path), [], [], None)

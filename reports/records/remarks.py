@@ -32,7 +32,8 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
         *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
         *_mus(records),
         "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% interval, bootstrap over seeds, clients and victims]; "
-        "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean, nearest auxiliary image), 'gain' the paired gain "
+        "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean, nearest "
+        "auxiliary image), 'gain' the paired gain "
         "over it, 'ceiling' the strongest attack on undefended FedAvg; 'failures' are a floor, a flat image or no number in place "
         "of a reconstruction; 'worst 5%' is the mean PSNR of the 5% of victims reconstructed best; accuracy is in percent, mean "
         f"over clients of the {whose(records)} model at its best validation round, +- over seeds; {_sources(records)}",

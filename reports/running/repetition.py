@@ -2,41 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.records.schema import Record
+from privbench.records.store import Store
 from privbench.spec import CellSpec
 
 
 def cells(
-    records: Sequence[Record], first_seed: int | None, seeds: int | None, methods: Sequence[str] | None
+    records: Sequence[Record],
+    first_seed: int | None,
+    seeds: int | None,
+    methods: Sequence[str] | None,
+    recorded: Iterable[CellSpec] = (),
 ) -> list[CellSpec]:
-    """Each record's cell on `seeds` seeds, by default as many as it has, from `first_seed` on, by default behind its last.
+    """Each cell of some records on `seeds` seeds, by default as many as it has, from `first_seed` on, by default after its last.
 
-    Of some methods alone where these are named. UserError: no record is left; one is of an earlier revision, so that today's code
-    would not continue it; or one has such a seed already.
+    Records of one cell with other seeds are one cell. Of some methods alone where these are named. Seeds that are among `recorded`
+    cells already are not specified again: those cells stand for them. UserError: there is no record of a method; one is of an
+    earlier revision, so that today's code would not continue it; or a cell has such a seed already.
     """
-    chosen = [r for r in records if methods is None or r.cell.train.method in methods]
-    if not chosen:
-        known = ", ".join(dict.fromkeys(r.cell.train.method for r in records))
-        raise UserError(f"there is no record of {', '.join(methods or ())}; there are records of {known}")
-    return list({cell.id: cell for cell in (_cell(record, first_seed, seeds) for record in chosen)}.values())
+    known = list(dict.fromkeys(r.cell.train.method for r in records))
+    if absent := [name for name in methods or () if name not in known]:
+        raise UserError(f"there is no record of {', '.join(absent)}; there are records of {', '.join(known)}")
+    groups: dict[str, list[CellSpec]] = {}
+    for record in records:
+        if methods is None or record.cell.train.method in methods:
+            groups.setdefault(_whatever_seed(_continued(record)), []).append(record.cell)
+    made: dict[str, list[CellSpec]] = {}
+    for cell in recorded:
+        made.setdefault(_whatever_seed(cell), []).append(cell)
+    return [cell for key, group in groups.items() for cell in _of_cell(group, first_seed, seeds, made.get(key, []))]
 
 
-def _cell(record: Record, first_seed: int | None, seeds: int | None) -> CellSpec:
+def _whatever_seed(cell: CellSpec) -> str:
+    return cell.with_seeds([0]).id
+
+
+def _continued(record: Record) -> CellSpec:
     cell = record.cell
-    of_today = cell.attack is None or registry.is_of_today(cell.attack, cell.attack_revision)
-    if record.id != cell.id or not of_today:
+    if record.id != cell.id or (cell.attack and not registry.is_of_today(cell.attack, cell.attack_revision)):
         raise UserError(
-            f"record {record.id} is of an earlier revision of privbench, whose numbers today's code would not give"
+            f"record {record.id} is of another revision of privbench, whose numbers today's code would not give"
         )
-    first = max(cell.seeds) + 1 if first_seed is None else first_seed
-    others = presets.seeds_of(cell.preset, len(cell.seeds) if seeds is None else seeds, first)
-    common = sorted({*others} & {*cell.seeds})
-    if common:
+    return cell
+
+
+def _of_cell(
+    group: Sequence[CellSpec], first_seed: int | None, seeds: int | None, made: Sequence[CellSpec]
+) -> list[CellSpec]:
+    """The cells of the seeds that one cell is to be made on: of those that are there, and one of the others."""
+    cell, there = group[0], sorted({seed for each in group for seed in each.seeds})
+    first = there[-1] + 1 if first_seed is None else first_seed
+    wanted = presets.seeds_of(cell.preset, len(there) if seeds is None else seeds, first)
+    if common := sorted({*wanted} & {*there}):
         raise UserError(
             f"cell {cell.id} has seed {common[0]} already; name another --first-seed, or take `privbench reproduce` to run it again"
         )
-    return cell.with_seeds(others)
+    standing = [each for each in made if {*each.seeds} <= {*wanted}]
+    missing = [seed for seed in wanted if not any(seed in each.seeds for each in standing)]
+    return [*standing, *([cell.with_seeds(missing)] if missing else [])]
+
+
+def recorded(store: Store) -> list[CellSpec]:
+    """The cells of a folder that have a record; none where there is no such folder."""
+    return [cell for cell in store.cells() if store.record(cell).exists()] if store.root.exists() else []

@@ -61,6 +61,22 @@ def test_load_reads_a_file_of_records_too(results, command, tmp_path):
     (tmp_path / "all.csv").write_text("a")
     with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
         privbench.load(tmp_path / "all.csv")
+    with pytest.raises(UserError, match=r"there is no .*gone\.jsonl\.xz"):
+        privbench.load(tmp_path / "gone.jsonl.xz")
+
+
+def test_merging_refuses_names_that_are_no_file_of_records_and_leaves_nothing(results, command, tmp_path):
+    out = results.folder.parent
+    assert command("merge", tmp_path / "all.jsonl.xz", out).status == 0
+    for into in (tmp_path / "all.jsonl", tmp_path / "some.XZ", "-"):
+        ran = command("merge", into, out)
+        assert (ran.status, "whose name ends in .jsonl.xz" in ran.err) == (2, True)
+    ran = command("merge", tmp_path / "into", tmp_path / "all.jsonl.xz")
+    assert ran.status == 2
+    assert "is a file; name a new *.jsonl.xz" in " ".join(ran.err.split())
+    (tmp_path / "link.jsonl.xz").symlink_to(tmp_path / "nowhere")
+    assert command("merge", tmp_path / "link.jsonl.xz", out).status == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl.xz", "link.jsonl.xz"]
 
 
 def test_a_call_and_a_command_ask_for_the_same_cells(results, command):

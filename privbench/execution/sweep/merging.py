@@ -14,6 +14,7 @@ from typing import NamedTuple
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
 from privbench.observation import artifact_files
+from privbench.records import record_lines
 from privbench.records.store import Store
 from privbench.spec import CellSpec
 from privbench.system import files, locks
@@ -47,8 +48,8 @@ def merge(store: Store, sources: Sequence[Path]) -> Merged:
 
     UserError: a folder that is not there, holds no results, or is this one; a link that leads out of its folder.
     """
-    store.check_writable()
     others = [_source(store, path) for path in sources]
+    store.check_writable()
     each = [take(store, other) for other in others]
     copied = Copied(
         sum(one.runs for one in each),
@@ -78,10 +79,14 @@ def take(store: Store, other: Store) -> Copied:
 
 
 def _source(store: Store, path: Path) -> Store:
-    if not path.is_dir():
-        raise UserError(f"there is no folder {path}; privbench merge takes folders of results, as --out names them")
     if path.resolve() == store.root.resolve():
         raise UserError(f"{path} is the folder to merge into; name the others after it")
+    if path.is_file():
+        raise UserError(
+            f"{path} is a file; name a new *{record_lines.ENDING} to merge into, which takes files of records"
+        )
+    if not path.is_dir():
+        raise UserError(f"there is no folder {path}; privbench merge takes folders of results, as --out names them")
     kinds = [files.inside(path, kind) for kind in KINDS]
     if not any(folder.is_dir() for folder in kinds):
         raise UserError(f"{path} holds no results; name the folders that --out named")

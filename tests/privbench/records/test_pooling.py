@@ -68,10 +68,42 @@ def test_a_record_of_an_earlier_revision_is_never_pooled():
     assert pooling.pooled([old, new]) == [old, new]
 
 
-def test_seeds_in_common_are_refused():
+def test_a_seed_that_two_records_have_counts_once_where_its_numbers_are_the_same():
     whole = of_seeds(0, 1, 2)
-    with pytest.raises(UserError, match="both have seed 1; name only one of them"):
-        pooling.pooled([alone(whole, 0, 1), alone(whole, 1, 2)])
+    parts = [alone(whole, 0, 1), alone(whole, 1, 2)]
+    slower = [r.model_copy(update={"seconds": r.seconds + 1}) for r in parts[1].seeds[0].training.rounds]
+    training = parts[1].seeds[0].training.model_copy(update={"rounds": slower})
+    again = parts[1].seeds[0].model_copy(update={"training": training})
+    parts[1] = parts[1].model_copy(update={"seeds": [again, parts[1].seeds[1]]})
+    (together,) = pooling.pooled(parts)
+    assert together.seeds == whole.seeds
+    assert together.cost.attack_seconds == sum(part.cost.attack_seconds for part in parts)
+
+
+def test_a_seed_whose_numbers_differ_is_refused_with_both_records():
+    whole = of_seeds(0, 1, 2)
+    first, second = alone(whole, 0, 1), alone(whole, 1, 2)
+    other = second.seeds[0].model_copy(update={"accuracy": [a + 1 for a in second.seeds[0].accuracy]})
+    message = f"have seed 1, and their numbers differ: {first.id} with seeds 0, 1 and {second.id} with 1, 2"
+    with pytest.raises(UserError, match=message):
+        pooling.pooled([first, second.model_copy(update={"seeds": [other, second.seeds[1]]})])
+
+
+def test_merging_step_by_step_says_the_same_as_merging_at_once():
+    whole = of_seeds(0, 1, 2)
+    parts = [
+        alone(whole, number).model_copy(update={"guarantee": guarantee})
+        for number, guarantee in enumerate(["epsilon 7; epsilon 8", "epsilon 9; epsilon 8", "epsilon 7"])
+    ]
+    at_once = pooling.one(parts)
+    assert at_once.guarantee == "epsilon 7; epsilon 8; epsilon 9"
+    assert sum("the seeds differ in machine" in note for note in at_once.notes) == 1
+    for order in ((0, 1, 2), (2, 0, 1)):
+        first, second, third = (parts[i] for i in order)
+        step_by_step = pooling.one([pooling.one([first, second]), third])
+        assert step_by_step.seeds == at_once.seeds
+        assert step_by_step.guarantee == at_once.guarantee
+        assert sum("the seeds differ in machine" in note for note in step_by_step.notes) == 1
 
 
 def test_what_is_said_once_must_be_the_same():

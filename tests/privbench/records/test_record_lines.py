@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from privbench.errors import Damaged, UserError
-from privbench.records import record_lines
+from privbench.records import record_lines, schema
 from tests.builders.records import record
 
 RECORDS = [r.model_copy(update={"id": r.cell.id}) for r in (record("fedsplit", round_="0"), record("fedavg"))]
@@ -42,6 +42,48 @@ def test_a_file_that_is_cut_off_or_of_another_kind_is_refused(path, tmp_path):
         record_lines.read(tmp_path / "gone.jsonl.xz")
 
 
+def test_files_that_are_joined_end_to_end_are_read_to_their_end(path):
+    one = path.read_bytes()
+    for joined in (one + one, one + b"\0" * 8 + one, one + one + b"\0" * 4):
+        path.write_bytes(joined)
+        assert record_lines.read(path) == RECORDS * 2
+    path.write_bytes(one + b"garbage")
+    with pytest.raises(Damaged, match=r"some\.jsonl\.xz is damaged"):
+        record_lines.read(path)
+
+
+def test_a_fault_is_said_with_its_line_and_without_telling_to_remove_a_file_of_others(path):
+    lines = lzma.decompress(path.read_bytes()).splitlines()
+    for bad in (b"{", lines[1].replace(b'"best_round":', b'"worst_round":'), b"{}"):
+        path.write_bytes(lzma.compress(lines[0] + b"\n" + bad))
+        with pytest.raises(UserError, match=r"line 2 of .*some\.jsonl\.xz") as caught:
+            record_lines.read(path)
+        assert "remove it" not in str(caught.value)
+
+
+def written_again(record_, **changes):
+    """A line that says something else of a record, with the digest of what it says."""
+    made = record_.model_copy(update=changes)
+    content = made.model_dump(mode="json", serialize_as_any=True)
+    version = content.pop("schema_version")
+    return json.dumps({"schema_version": version, "digest": schema.content_digest_of(made), **content}).encode()
+
+
+def test_seeds_that_are_not_the_cells_or_there_twice_are_refused(path):
+    made = RECORDS[0]
+    twice = made.cell.model_copy(update={"seeds": (made.cell.seeds[0],) * 2})
+    other = made.seeds[0].victims[0].model_copy(update={"seed": 999})
+    seed = made.seeds[0].model_copy(update={"victims": [other, *made.seeds[0].victims[1:]]})
+    for changes, why in (
+        ({"seeds": list(made.seeds)[::-1] if len(made.seeds) > 1 else []}, "seeds"),
+        ({"cell": twice, "seeds": [made.seeds[0]] * 2}, "there twice"),
+        ({"seeds": [seed, *made.seeds[1:]]}, "of another seed"),
+    ):
+        path.write_bytes(lzma.compress(written_again(made, **changes)))
+        with pytest.raises(UserError, match=why):
+            record_lines.read(path)
+
+
 def test_an_altered_number_is_refused(path):
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
     lines[0]["seeds"][0]["victims"][0]["psnr_db"] += 1
@@ -52,7 +94,7 @@ def test_an_altered_number_is_refused(path):
 
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(path, monkeypatch):
     path.write_bytes(lzma.compress(b" " * 2**22))
-    monkeypatch.setattr(record_lines, "JSON_BYTES", 2**21)
+    monkeypatch.setattr(record_lines, "MOST_LINE_BYTES", 2**21)
     with pytest.raises(Damaged, match="unpacks to more"):
         record_lines.read(path)
     monkeypatch.setattr(record_lines, "MOST_BYTES", 2**10)

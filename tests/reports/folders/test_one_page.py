@@ -238,6 +238,7 @@ def test_a_file_of_records_gives_the_same_table_and_says_that_it_has_no_reconstr
     again = one_page.report(read)
     assert [row[1:] for row in again.tables[1].rows] == [row[1:] for row in report.tables[1].rows]
     assert any(one_page.SORRY in table.notes for table in again.tables)
+    (tmp_path / "some.txt").write_text("a")
     with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
         contents.read(tmp_path / "some.txt")
 

@@ -37,18 +37,32 @@ def test_records_of_one_cell_with_other_seeds_are_one_cell():
     assert [cell.seeds for cell in made] == [(110, 111)]
 
 
+def test_the_seeds_of_several_records_of_one_cell_are_all_there():
+    made = repetition.cells([named(seeds=(102,)), named(seeds=(100, 101))], None, 1, None)
+    assert [cell.seeds for cell in made] == [(103,)]
+
+
+def test_seeds_that_are_recorded_already_are_not_made_again():
+    table, more = [named(seeds=(100,))], named(seeds=(101,)).cell
+    assert [cell.seeds for cell in repetition.cells(table, None, 3, None, [more])] == [(101,), (102, 103)]
+    assert repetition.cells(table, None, 1, None, [more]) == [more]
+    # One that holds other seeds as well stands for none of these.
+    wider = named(seeds=(101, 104)).cell
+    assert [cell.seeds for cell in repetition.cells(table, None, 1, None, [wider])] == [(101,)]
+
+
 def test_what_cannot_be_continued_is_refused_in_a_line():
     one = named(seeds=(100, 101))
     with pytest.raises(UserError, match="has seed 101 already; name another --first-seed"):
         repetition.cells([one], 101, 2, None)
     with pytest.raises(UserError, match="no record of fedcg; there are records of fedavg"):
-        repetition.cells([one], None, None, ["fedcg"])
+        repetition.cells([one], None, None, ["fedcg", "fedavg"])
     newer = one.cell.model_copy(update={"attack_revision": one.cell.attack_revision + 1})
     for old in (
         one.model_copy(update={"id": "0" * 12}),
         one.model_copy(update={"cell": newer, "id": newer.id}),
     ):
-        with pytest.raises(UserError, match="of an earlier revision of privbench"):
+        with pytest.raises(UserError, match="of another revision of privbench"):
             repetition.cells([old], None, None, None)
 
 
@@ -66,5 +80,25 @@ def test_old_and_new_seeds_are_one_table(tmp_path, capsys):
     (together,) = record_lines.read(tmp_path / "all.jsonl.xz")
     first = cells[0].seeds[0]
     assert [s.seed for s in together.seeds] == [first, first + 1, first + 2]
-    with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
+    # One seed more in the same folder: what is there is not made again, and the whole is one table.
+    capsys.readouterr()
+    reproduction.repeat(tmp_path / "first", None, 3, None, place)
+    assert "2 of 2 cells done" in capsys.readouterr().out
+    folder_reports.merge(tmp_path / "four.jsonl.xz", [tmp_path / "first", tmp_path / "more"])
+    (four,) = record_lines.read(tmp_path / "four.jsonl.xz")
+    assert [s.seed for s in four.seeds] == [first, first + 1, first + 2, first + 3]
+    assert four.seeds[:3] == together.seeds
+    with pytest.raises(UserError, match="there is no "):
         reproduction.repeat(tmp_path / "nothing", None, None, None, place)
+
+
+def test_where_every_cell_is_refused_nothing_is_advised(tmp_path, capsys):
+    made = named(attack=None, seeds=(100,))
+    cell = made.cell.model_copy(
+        update={"train": made.cell.train.model_copy(update={"method": "nobody:Knows", "dataset": "digits"})}
+    )
+    cell = cell.with_seeds(cell.seeds)
+    record_lines.write([made.model_copy(update={"cell": cell, "id": cell.id})], tmp_path / "table.jsonl.xz")
+    with pytest.raises(UserError, match="all 1 cells are refused: "):
+        reproduction.repeat(tmp_path / "table.jsonl.xz", None, 1, None, PlaceOptions("cpu", None, tmp_path / "out"))
+    assert "privbench merge" not in capsys.readouterr().out

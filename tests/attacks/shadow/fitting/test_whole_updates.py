@@ -10,9 +10,11 @@ from attacks.common import no_information
 from attacks.joint import Joint
 from attacks.shadow.fitting import whole_updates
 from attacks.shadow.settings import SHORT
+from defenses.clip import Clip
 from privbench import registry
 from privbench.errors import UserError
 from privbench.execution import attack_cell, one_attack
+from privbench.observation import knowledge as knowledge_used
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge, LocalSteps, Outcome
 from tests.builders.small_artifacts import central_network, networks, update
@@ -134,6 +136,15 @@ def test_each_client_with_a_generator_has_surrogates_of_its_own(monkeypatch):
     first, second = (whole_updates.starts(settings, whole, knowledge, 0, k) for k in (0, 1))
     assert asked == [True] * 6
     assert first[0].keys() == second[0].keys()
+
+
+def test_it_says_that_it_has_no_form_for_a_defence():
+    """The same class has one for single gradients. An update that a defence changed gives the class means: no protection."""
+    clipped = replace(seen()[0], defense=Clip(1.0).describe())
+    whole, single = Joint(uploads="whole"), Joint()
+    assert not whole.knows
+    assert knowledge_used.not_modelled(whole, clipped) == ["clip"]
+    assert "clip" in single.knows
 
 
 def test_what_it_needs_is_declared_and_anything_else_is_refused():
