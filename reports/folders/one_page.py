@@ -170,8 +170,11 @@ def _provenance(contents: Contents, records: Sequence[Record], messages: Mapping
         )
         for r in records
     ]
-    text = (
-        "Every record with its checks, its digest and the command that makes it again. "
-        "The digest detects an accident and no deceit; the command is the check."
-    )
+    if contents.store is None:
+        text = "Every record with its checks and its digest, which detects an accident and no deceit."
+    else:
+        text = (
+            "Every record with its checks, its digest and the command that makes it again. "
+            "The digest detects an accident and no deceit; the command is the check."
+        )
     return Table("Where each number comes from", (), (), text=[text], is_detail=True, on_page=OnPage(entries=entries))

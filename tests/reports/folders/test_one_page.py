@@ -221,6 +221,7 @@ def test_what_cannot_be_read_is_left_out_and_said(folder, tmp_path):
     assert read.left_out[0].startswith(f"cells/{cells[0].id}/record.json was altered")
     page = report_files.html(one_page.report(read))
     assert "Not on this page" in page
+    assert "the command that makes it again" in page
     assert str(copy) not in page
     Store(copy).write_failure(cells[1], "no such thing", refused=True)
     Store(copy).record(cells[1]).unlink()
@@ -238,6 +239,8 @@ def test_a_file_of_records_gives_the_same_table_and_says_that_it_has_no_reconstr
     again = one_page.report(read)
     assert [row[1:] for row in again.tables[1].rows] == [row[1:] for row in report.tables[1].rows]
     assert any(one_page.SORRY in table.notes for table in again.tables)
+    # The command that makes a cell again needs a folder.
+    assert "the command that makes it again" not in report_files.html(again)
     (tmp_path / "some.txt").write_text("a")
     with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
         contents.read(tmp_path / "some.txt")
