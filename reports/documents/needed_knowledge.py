@@ -65,11 +65,11 @@ def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attac
 
 
 def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence[str], round_: str) -> str:
-    """A row a method and attack, a column a seed, of records of one seed each: PSNR and gain as above, over that seed's victims.
+    """A row a method and attack, a column a seed: PSNR and gain as above, over that seed's victims.
 
     Accuracy in percent stands above them: that of tables, then of two models at one round for all clients. A dash: not run.
     """
-    alone = [r for r in records if len(r.seeds) == 1 and label(r.cell) in methods]
+    alone = [one for r in records if label(r.cell) in methods for one in _seed_by_seed(r)]
     seeds = sorted({r.cell.seeds[0] for r in alone})
     rows = []
     for method in methods:
@@ -83,6 +83,14 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
             ]
             rows.append([method, f"dB: `{name}`", *(NONE if row is None else _score(row) for row in found)])
     return render.markdown(["method", "what", *(f"seed {seed}" for seed in seeds)], rows)
+
+
+def _seed_by_seed(record: Record) -> list[Record]:
+    """The record of each seed by itself."""
+    return [
+        record.model_copy(update={"cell": record.cell.with_seeds([each.seed]), "seeds": [each]})
+        for each in record.seeds
+    ]
 
 
 def few_seeds(records: Sequence[AttackRecord]) -> str:
