@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 
-from privbench import registry
+from privbench import hyperparameters, registry
 from privbench.errors import AttackRefused, UserError
 from privbench.execution import applicability
 from privbench.observation import active_server
@@ -139,6 +140,17 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
         raise AttackRefused(fault)
 
 
+def _setting_that_needs(name: str, offered: frozenset[str]) -> str:
+    """A choice of one of the attack's settings with which it needs nothing but what is offered, before another way out."""
+    plugin = registry.resolve("attack", name)
+    for field in dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ():
+        annotation = hyperparameters.kind(plugin, field)
+        for value in get_args(annotation) if get_origin(annotation) is Literal else ():
+            if registry.create(plugin, {field.name: value}).needs <= offered:
+                return f"--attack-set {field.name}={value}, or "
+    return ""
+
+
 def check_offered(
     name: str, needs: frozenset[str], offers: frozenset[str], method: str, shared_parts: Sequence[str], *, update: bool
 ) -> None:
@@ -157,7 +169,7 @@ def check_offered(
     if update and all(need.startswith("gradient") for need in missing):
         raise AttackRefused(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; "
-            f"try --attack {registry.OF_UPDATES}"
+            f"try {_setting_that_needs(name, offered)}--attack {registry.OF_UPDATES}"
         )
     ways = [
         other

@@ -151,7 +151,8 @@ def test_what_it_needs_is_declared_and_anything_else_is_refused():
     artifact, _, knowledge = seen()
     assert registry.needs("joint", WHOLE) == {"update:classifier", "auxiliary"}
     assert attack_cell._knowledge("joint", artifact, {}, WHOLE)["tag"] == "update + auxiliary"
-    with pytest.raises(UserError, match="this artifact holds whole local updates"):
+    way_out = "holds whole local updates; try --attack-set uploads=whole, or --attack update-matching"
+    with pytest.raises(UserError, match=way_out):
         attacked(artifact, knowledge, uploads="victims")
     single = replace(artifact, gradients=artifact.updates, updates={}, local=None)
     with pytest.raises(UserError, match=r"joint .*update"):
