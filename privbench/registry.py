@@ -124,7 +124,13 @@ FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 LADDER, WHOLE_LADDER = "ladder", "ladder:all"
 LADDERS = frozenset({LADDER, WHOLE_LADDER})
 # Never the best above the floor of what knows as much, on the gradient of one image (docs/appendix/ladder_members.md).
-NEVER_BEST = frozenset({"idlg", "inverting-gradients", "matching", "grnn", "unsplit", "learned-inverse", "layerwise"})
+NEVER_BEST = frozenset(
+    {
+        "idlg", "inverting-gradients", "matching", "grnn", "unsplit", "learned-inverse", "layerwise",
+        # A reference; the other one was always higher.
+        "oracle-decoder",
+    }
+)  # fmt: skip
 # What is attacked by default, and what a refusal names as the way out.
 STRONG = "staged"
 OF_GRADIENTS = "dlg"
