@@ -129,16 +129,26 @@ def setting(records: Sequence[AttackRecord]) -> str:
     train = [r.cell.train for r in records]
     preset = span(sorted({r.cell.preset for r in records}))
     preset += "" if preset == "paper" else f" ({NOT_PUBLISHED})"
-    seeds = span(sorted({seed for r in records for seed in r.cell.seeds}))
     images = span(sorted({r.cell.batch_size for r in records}))
     return "\n".join(
         [
             f"Data set {_named(t.dataset for t in train)}, {_named(t.backbone for t in train)}, "
-            f"{span(sorted({t.clients for t in train}))} clients, preset {preset}; seeds {seeds}, "
+            f"{span(sorted({t.clients for t in train}))} clients, preset {preset}; seeds {_seeds_text(records)}, "
             f"{span(sorted({r.scores.n for r in records}))} victims, images per gradient: {images}.",
             f"{sentences.machines(records)}. {_revisions(records)}",
         ]
     )
+
+
+def _seeds_text(records: Sequence[Record]) -> str:
+    """The seeds; which column has which where columns have others."""
+    columns: dict[str, list[str]] = {}
+    for name in unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell))):
+        seeds = {seed for r in records if label(r.cell) == name for seed in r.cell.seeds}
+        columns.setdefault(span(sorted(seeds)), []).append(name)
+    if len(columns) == 1:
+        return next(iter(columns))
+    return "; ".join(f"{seeds} ({', '.join(names)})" for seeds, names in columns.items())
 
 
 def _named(names: Iterable[str]) -> str:

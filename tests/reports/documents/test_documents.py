@@ -262,6 +262,12 @@ def test_the_setting_says_when_the_code_has_moved_on():
     assert "code of another revision" in findings.setting(records)
 
 
+def test_the_setting_says_which_column_has_which_seeds():
+    one, five = record(seeds=(100,)), record("fedsplit", seeds=range(100, 105))
+    assert "; seeds 100 (FedAvg); 100 to 104 (FedSplit), " in findings.setting([five, one])
+    assert "; seeds 100, " in findings.setting([one])
+
+
 def test_what_a_defence_costs_is_said_of_each_model():
     plain, noisy = (record(seeds=range(5), defense=defense) for defense in ("none", "gaussian:0.1"))
     records = [with_models(plain, lambda seed: 70.0 + seed), with_models(noisy, lambda seed: 60.0 + 1.1 * seed)]
