@@ -64,7 +64,7 @@ def repeat(
     if open_ := [state for state in states if state.word not in (status.DONE, REFUSED)]:
         raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
     if all(state.word == REFUSED for state in states):
-        raise UserError(f"all {len(cells)} cells are refused: {states[0].why}")
+        raise UserError(f"every cell is refused: {states[0].why}")
     places = dict.fromkeys(shlex.quote(str(each)) for each in (runs, place.out))
     to.say(f"`privbench merge FILE.jsonl.xz {' '.join(places)}` makes one table of old and new seeds")
     return cells

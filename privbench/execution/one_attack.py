@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Literal, get_args, get_origin
 
@@ -140,15 +141,21 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
         raise AttackRefused(fault)
 
 
-def _setting_that_needs(name: str, offered: frozenset[str]) -> str:
-    """A choice of one of the attack's settings with which it needs nothing but what is offered, before another way out."""
+def _setting_that_fits(name: str, offered: frozenset[str], shared_parts: Sequence[str]) -> str | None:
+    """A choice of one of the attack's settings, e.g. "uploads=whole", with which it needs nothing but what is offered."""
     plugin = registry.resolve("attack", name)
-    for field in dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ():
+    if not dataclasses.is_dataclass(plugin) or (
+        applicability.of(plugin).private_extractor and "extractor" in shared_parts
+    ):
+        return None
+    for field in dataclasses.fields(plugin):
         annotation = hyperparameters.kind(plugin, field)
         for value in get_args(annotation) if get_origin(annotation) is Literal else ():
-            if registry.create(plugin, {field.name: value}).needs <= offered:
-                return f"--attack-set {field.name}={value}, or "
-    return ""
+            # A class may refuse one setting without another.
+            with suppress(UserError):
+                if registry.create(plugin, {field.name: value}).needs <= offered:
+                    return f"{field.name}={value}"
+    return None
 
 
 def check_offered(
@@ -167,9 +174,11 @@ def check_offered(
     if not update and all(need.startswith("update") for need in missing):
         raise AttackRefused(f"{name} {active_server.NEEDS_UPDATES}")
     if update and all(need.startswith("gradient") for need in missing):
+        setting = _setting_that_fits(name, offered, shared_parts)
+        way_out = f"--attack-set {setting}, or " if setting else ""
         raise AttackRefused(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; "
-            f"try {_setting_that_needs(name, offered)}--attack {registry.OF_UPDATES}"
+            f"try {way_out}--attack {registry.OF_UPDATES}"
         )
     ways = [
         other

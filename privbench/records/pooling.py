@@ -12,7 +12,7 @@ from typing import Any
 from privbench.errors import UserError
 from privbench.records.entries import TIMED, AttackCost, Cost, KnowledgeUsed
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
-from privbench.records.summary import DIFFER, mixed, sources_of_labels
+from privbench.records.summary import BETWEEN, DIFFER, mixed, sources_of_labels
 
 
 def pooled(records: Iterable[Record]) -> list[Record]:
@@ -40,6 +40,9 @@ def one(parts: Sequence[Record]) -> Record:
     for other in parts[1:]:
         _check_alike(first, other)
     seeds = [each for _, each in sorted(_seeds(parts).items())]
+    parts = _needed(parts)
+    if len(parts) == 1:
+        return parts[0]
     cell = first.cell.with_seeds([each.seed for each in seeds])
     changed: dict[str, Any] = {
         "id": cell.id,
@@ -76,6 +79,16 @@ def _seeds(parts: Sequence[Record]) -> dict[int, Any]:
                     f"{_listed(other)} and {part.id} with {_listed(part)}; leave one of them out"
                 )
     return {seed: result for seed, (_, result) in each.items()}
+
+
+def _needed(parts: Sequence[Record]) -> list[Record]:
+    """Without those whose seeds the others have, so that their cost is not counted again."""
+    kept = list(parts)
+    for part in sorted(parts, key=lambda part: len(part.seeds)):
+        others = {seed for each in kept if each is not part for seed in each.cell.seeds}
+        if {*part.cell.seeds} <= others:
+            kept.remove(part)
+    return kept
 
 
 def _numbers(value: Any) -> Any:
@@ -129,7 +142,7 @@ def _notes(parts: Sequence[Record]) -> list[str]:
         for note in part.notes:
             if note.startswith(DIFFER):
                 key, _, values = note.removeprefix(DIFFER).partition(": ")
-                kinds += [part.environment | {key: value} for value in values.split(", ")]
+                kinds += [part.environment | {key: value} for value in values.split(BETWEEN)]
             else:
                 notes.append(note)
     return list(dict.fromkeys([*notes, *mixed(kinds)]))

@@ -17,8 +17,8 @@ from privbench.system.file_headers import short, strict_json
 ENDING = ".jsonl.xz"
 PIECE_BYTES = 2**20  # unpacked at once
 MEMORY_BYTES = 2**27  # of the unpacking itself
-MOST_BYTES = 2**29  # of a file, unpacked: some eight times the largest published one
-MOST_LINE_BYTES = 2**26  # of one record
+# Of a file, unpacked: some eight times the largest published one; and of one record.
+MOST_BYTES, MOST_LINE_BYTES = 2**29, 2**26
 ADVICE = "ask whoever made the file for it again"
 
 
@@ -88,11 +88,13 @@ def _unpacking() -> lzma.LZMADecompressor:
 
 
 def write(records: Sequence[Record], path: Path) -> None:
-    """The same records give the same bytes."""
-    lines = []
+    """The same records give the same bytes. UserError where they are more than is read."""
+    lines: list[bytes] = []
     for record in records:
         content = record.model_dump(mode="json", serialize_as_any=True)
         version = content.pop("schema_version")
         digest = schema.content_digest_of(record)
-        lines.append(json.dumps({"schema_version": version, files.DIGEST: digest, **content}))
-    files.write_bytes(path, lzma.compress(("\n".join(lines) + "\n").encode(), preset=9))
+        lines.append(json.dumps({"schema_version": version, files.DIGEST: digest, **content}).encode())
+    if max(map(len, lines), default=0) > MOST_LINE_BYTES or sum(map(len, lines)) + len(lines) > MOST_BYTES:
+        raise UserError(f"these records are too large for one file, {path}: merge some of them into another one")
+    files.write_bytes(path, lzma.compress(b"\n".join(lines) + b"\n", preset=9))

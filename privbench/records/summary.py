@@ -35,6 +35,8 @@ from privbench.training import checkpoint, evaluation, history, training_files
 from privbench.training.state import Prediction
 
 DIFFER = "the seeds differ in "
+# Of what they differ in: names of processors hold commas.
+BETWEEN = " | "
 
 
 @lru_cache(maxsize=64)
@@ -202,9 +204,9 @@ def mixed(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
     notes = []
     for key in ("privbench", "python", "torch", "device", "machine", "threads", "lpips"):
-        values = list(dict.fromkeys(str(environment.get(key)) for environment in environments))
+        values = sorted({str(environment.get(key)) for environment in environments})
         if len(values) > 1:
-            notes.append(f"{DIFFER}{key}: {', '.join(values)}")
+            notes.append(f"{DIFFER}{key}: {BETWEEN.join(values)}")
     return notes
 
 

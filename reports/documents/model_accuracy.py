@@ -45,7 +45,7 @@ def accuracies(record: Record, model: str, within: int | None = None) -> list[fl
 
     With `within` as if training had ended after so many rounds.
     """
-    if not all(entry.models for t in record.training for entry in t.rounds):
+    if not all(t.rounds and all(entry.models for entry in t.rounds) for t in record.training):
         return []
     best = [max(t.rounds[:within], key=lambda entry: fmean(entry.models[model].validation)) for t in record.training]
     return [fmean(entry.models[model].test) for entry in best]
@@ -162,9 +162,9 @@ def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:
     for name, record in by_label(records).items():
         printed = published.of(record.cell, "accuracy", tables)
         each = {OWN_BEST: record.accuracy.per_seed, **{words: accuracies(record, m) for m, words in MODELS.items()}}
-        measured = {words: round(fmean(values), 1) for words, values in each.items() if values}
-        if printed is None:
+        if printed is None or not all(each.values()):
             continue
+        measured = {words: round(fmean(values), 1) for words, values in each.items()}
         least = min(abs(value - printed.value) for value in measured.values())
         near = [words for words, value in measured.items() if abs(value - printed.value) == least]
         of = "; ".join(near) if len(near) < len(measured) else "all models alike"

@@ -118,8 +118,11 @@ def by_round(records: Sequence[AttackRecord]) -> list[tuple[float, list[AttackRe
     return sorted(of_round.items())
 
 
-def lines(records: Sequence[AttackRecord]) -> dict[str, list[tuple[float, Measured]]]:
-    """Set of knowledge -> (round, best attack within it) of one method, in the order of rounds."""
+def lines_of(records: Sequence[AttackRecord]) -> dict[str, list[tuple[float, Measured]]]:
+    """Set of knowledge -> (round, best attack within it) of one method, in the order of rounds.
+
+    A set that no attack on this method needs as a whole has no line; the table has a row for it where another method has one.
+    """
     each: dict[str, list[tuple[float, Measured]]] = {}
     for when, attacks in by_round(records):
         for row in knowledge_sets.rows(attacks, attacker_text):
@@ -171,7 +174,7 @@ def _panel(
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
     ends = {FLOOR_NAME: floor[-1][:2]}
-    of_tags = lines(records)
+    of_tags = lines_of(records)
     present = [tag for tag in series_styles if tag in of_tags]
     for i, tag in enumerate(present):
         series_style = series_styles[tag]

@@ -249,11 +249,11 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
     if rounds is not None:
         # Those of "best" or "last" are other ones from seed to seed: only what was asked for, and came before, is named.
         asked = [r for r in record.cell.observed_rounds or () if over_rounds or r < rounds.observed[-1]]
-        if record.cell.observed_rounds is None:
-            earlier = "earlier rounds"
+        if len(rounds.observed) == 1 and not over_rounds:
+            earlier = "no earlier round"
         else:
             of = "among" if over_rounds else "of"
-            earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "no earlier round"
+            earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "earlier rounds"
         tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 

@@ -88,9 +88,14 @@ class Measured:
     def is_sure(self) -> bool:
         """Whether the attack surely gains over the floor: the interval lies above 0, over enough seeds.
 
-        An attack that failed for every victim reconstructed nothing, though its class means may be better than the floor's.
+        One that reconstructed nothing gains nothing, though its class means may be better than the floor's.
         """
-        return self.gain_db.surely_above and self.scores.failures < self.scores.n
+        return self.gain_db.surely_above and self.reconstructed > 0
+
+    @property
+    def reconstructed(self) -> int:
+        """Of how many victims it returned an image that is no floor and no failure."""
+        return self.scores.n - self.scores.failures - self.scores.not_applicable
 
 
 def of(record: AttackRecord) -> Measured:

@@ -58,10 +58,11 @@ def _of_cell(
     first = there[-1] + 1 if first_seed is None else first_seed
     wanted = presets.seeds_of(cell.preset, len(there) if seeds is None else seeds, first)
     if common := sorted({*wanted} & {*there}):
+        has = next(each for each in group if common[0] in each.seeds)
         raise UserError(
-            f"cell {cell.id} has seed {common[0]} already; name another --first-seed, or take `privbench reproduce` to run it again"
+            f"cell {has.id} has seed {common[0]} already; name another --first-seed, or take `privbench reproduce` to run it again"
         )
-    standing = [each for each in made if {*each.seeds} <= {*wanted}]
+    standing = [each for each in made if {*each.seeds} & {*wanted}]
     missing = [seed for seed in wanted if not any(seed in each.seeds for each in standing)]
     return [*standing, *([cell.with_seeds(missing)] if missing else [])]
 

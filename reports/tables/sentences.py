@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from privbench import registry
 from privbench.records.schema import Record
 from privbench.scoring.statistics import Interval
 from reports.records.labels import knowledge_text, unique
@@ -12,7 +13,7 @@ from reports.records.number_text import range_text, span
 
 SURE, BELOW = "a sure gain over the floor", "below the floor"
 FEW, NO = "too few seeds to compare with the floor", "no sure gain over the floor"
-NOTHING = "no image was reconstructed"
+NOTHING = "no image was reconstructed; its answers against the floor"
 
 
 def of_attack(row: Measured) -> str:
@@ -40,7 +41,7 @@ def level(interval: Interval) -> str:
 def verdict(row: Measured) -> str:
     """What a gain over the floor says."""
     gain = row.gain_db
-    if row.scores.failures == row.scores.n:
+    if row.reconstructed == 0 and row.first.attack not in registry.FLOORS:
         return NOTHING
     if row.is_sure:
         return SURE

@@ -81,7 +81,7 @@ def take(store: Store, other: Store) -> Copied:
 def _source(store: Store, path: Path) -> Store:
     if path.resolve() == store.root.resolve():
         raise UserError(f"{path} is the folder to merge into; name the others after it")
-    if path.is_file():
+    if path.is_file() and path.name.endswith(record_lines.ENDING):
         raise UserError(
             f"{path} is a file; name a new *{record_lines.ENDING} to merge into, which takes files of records"
         )

@@ -91,19 +91,23 @@ def test_a_seed_whose_numbers_differ_is_refused_with_both_records():
 
 def test_merging_step_by_step_says_the_same_as_merging_at_once():
     whole = of_seeds(0, 1, 2)
+    machines = ("AMD A1, 4C", "AMD A2, 4C", "Intel")
+    guarantees = ("epsilon 7; epsilon 8", "epsilon 9; epsilon 8", "epsilon 7")
     parts = [
-        alone(whole, number).model_copy(update={"guarantee": guarantee})
-        for number, guarantee in enumerate(["epsilon 7; epsilon 8", "epsilon 9; epsilon 8", "epsilon 7"])
+        part.model_copy(update={"guarantee": guarantee, "environment": part.environment | {"machine": machine}})
+        for part, guarantee, machine in zip((alone(whole, n) for n in range(3)), guarantees, machines, strict=True)
     ]
     at_once = pooling.one(parts)
     assert at_once.guarantee == "epsilon 7; epsilon 8; epsilon 9"
-    assert sum("the seeds differ in machine" in note for note in at_once.notes) == 1
+    assert "the seeds differ in machine: AMD A1, 4C | AMD A2, 4C | Intel" in at_once.notes
     for order in ((0, 1, 2), (2, 0, 1)):
         first, second, third = (parts[i] for i in order)
         step_by_step = pooling.one([pooling.one([first, second]), third])
         assert step_by_step.seeds == at_once.seeds
-        assert step_by_step.guarantee == at_once.guarantee
-        assert sum("the seeds differ in machine" in note for note in step_by_step.notes) == 1
+        assert sorted(step_by_step.guarantee.split("; ")) == sorted(at_once.guarantee.split("; "))
+        assert (step_by_step.notes, step_by_step.cost) == (at_once.notes, at_once.cost)
+        # What is there already changes nothing, and costs nothing again.
+        assert pooling.one([step_by_step, third, first]) == step_by_step
 
 
 def test_what_is_said_once_must_be_the_same():

@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from privbench.errors import Damaged, UserError
-from privbench.records import record_lines, schema
+from privbench.records import record_lines
 from tests.builders.records import record
 
 RECORDS = [r.model_copy(update={"id": r.cell.id}) for r in (record("fedsplit", round_="0"), record("fedavg"))]
@@ -61,27 +61,35 @@ def test_a_fault_is_said_with_its_line_and_without_telling_to_remove_a_file_of_o
         assert "remove it" not in str(caught.value)
 
 
-def written_again(record_, **changes):
-    """A line that says something else of a record, with the digest of what it says."""
-    made = record_.model_copy(update=changes)
-    content = made.model_dump(mode="json", serialize_as_any=True)
-    version = content.pop("schema_version")
-    return json.dumps({"schema_version": version, "digest": schema.content_digest_of(made), **content}).encode()
-
-
 def test_seeds_that_are_not_the_cells_or_there_twice_are_refused(path):
     made = RECORDS[0]
-    twice = made.cell.model_copy(update={"seeds": (made.cell.seeds[0],) * 2})
-    other = made.seeds[0].victims[0].model_copy(update={"seed": 999})
-    seed = made.seeds[0].model_copy(update={"victims": [other, *made.seeds[0].victims[1:]]})
+    first, *others = made.seeds
+    twice = made.cell.model_copy(update={"seeds": (first.seed,) * 2})
+    below = made.cell.model_copy(update={"seeds": (-1, *made.cell.seeds[1:])})
+    negative = first.model_copy(update={"seed": -1})
+    victim = first.victims[0].model_copy(update={"seed": 999})
+    of_victim = first.model_copy(update={"victims": [victim, *first.victims[1:]]})
+    of_training = first.model_copy(update={"training": first.training.model_copy(update={"seed": 999})})
     for changes, why in (
-        ({"seeds": list(made.seeds)[::-1] if len(made.seeds) > 1 else []}, "seeds"),
-        ({"cell": twice, "seeds": [made.seeds[0]] * 2}, "there twice"),
-        ({"seeds": [seed, *made.seeds[1:]]}, "of another seed"),
+        ({"seeds": made.seeds[::-1]}, "its seeds are not the cell's"),
+        ({"cell": twice, "seeds": [first] * 2}, "negative or there twice"),
+        ({"cell": below, "seeds": [negative, *others]}, "negative or there twice"),
+        ({"seeds": [of_victim, *others]}, "of another seed than"),
+        ({"seeds": [of_training, *others]}, "of another seed than"),
     ):
-        path.write_bytes(lzma.compress(written_again(made, **changes)))
+        record_lines.write([made.model_copy(update=changes)], path)
         with pytest.raises(UserError, match=why):
             record_lines.read(path)
+
+
+def test_more_than_is_read_is_not_written(path, monkeypatch):
+    before = path.read_bytes()
+    for limit in ("MOST_BYTES", "MOST_LINE_BYTES"):
+        with monkeypatch.context() as changed:
+            changed.setattr(record_lines, limit, 2**10)
+            with pytest.raises(UserError, match="too large for one file"):
+                record_lines.write(RECORDS, path)
+    assert path.read_bytes() == before
 
 
 def test_an_altered_number_is_refused(path):
@@ -97,8 +105,8 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(path, monkeypatch):
     monkeypatch.setattr(record_lines, "MOST_LINE_BYTES", 2**21)
     with pytest.raises(Damaged, match="unpacks to more"):
         record_lines.read(path)
-    monkeypatch.setattr(record_lines, "MOST_BYTES", 2**10)
     record_lines.write(RECORDS, path)
+    monkeypatch.setattr(record_lines, "MOST_BYTES", 2**10)
     with pytest.raises(Damaged, match="unpacks to more"):
         record_lines.read(path)
     # A dictionary that takes more memory than there may be.

@@ -114,7 +114,7 @@ def test_a_mean_with_a_part_missing_is_missing():
 def test_seeds_that_were_computed_on_different_machines_say_so():
     assert not any("differ" in note for note in record().notes)
     mixed = record(environments=[{"device": "cpu"}, {"device": "cuda"}])
-    assert "the seeds differ in device: cpu, cuda" in mixed.notes
+    assert "the seeds differ in device: cpu | cuda" in mixed.notes
 
 
 def with_right_digest(text):

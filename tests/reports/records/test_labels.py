@@ -12,6 +12,7 @@ from tests.builders.records import changed, record, with_knowledge
     [
         (None, [0, 1, 2], "gradient + earlier rounds (12 uploads)"),
         ((0, 1, 5), [0, 1, 2], "gradient + earlier rounds of 0, 1 (12 uploads)"),
+        (None, [0], "gradient + no earlier round (12 uploads)"),
         # All of them came after the attacked round, which "best" had left open.
         ((5,), [2], "gradient + no earlier round (12 uploads)"),
     ],

@@ -46,9 +46,9 @@ def test_seeds_that_are_recorded_already_are_not_made_again():
     table, more = [named(seeds=(100,))], named(seeds=(101,)).cell
     assert [cell.seeds for cell in repetition.cells(table, None, 3, None, [more])] == [(101,), (102, 103)]
     assert repetition.cells(table, None, 1, None, [more]) == [more]
-    # One that holds other seeds as well stands for none of these.
+    # One that holds other seeds as well stands for its own.
     wider = named(seeds=(101, 104)).cell
-    assert [cell.seeds for cell in repetition.cells(table, None, 1, None, [wider])] == [(101,)]
+    assert [cell.seeds for cell in repetition.cells(table, None, 2, None, [wider])] == [(101, 104), (102,)]
 
 
 def test_what_cannot_be_continued_is_refused_in_a_line():
@@ -97,8 +97,7 @@ def test_where_every_cell_is_refused_nothing_is_advised(tmp_path, capsys):
     cell = made.cell.model_copy(
         update={"train": made.cell.train.model_copy(update={"method": "nobody:Knows", "dataset": "digits"})}
     )
-    cell = cell.with_seeds(cell.seeds)
     record_lines.write([made.model_copy(update={"cell": cell, "id": cell.id})], tmp_path / "table.jsonl.xz")
-    with pytest.raises(UserError, match="all 1 cells are refused: "):
+    with pytest.raises(UserError, match="every cell is refused: "):
         reproduction.repeat(tmp_path / "table.jsonl.xz", None, 1, None, PlaceOptions("cpu", None, tmp_path / "out"))
     assert "privbench merge" not in capsys.readouterr().out

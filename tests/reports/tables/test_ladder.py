@@ -228,7 +228,7 @@ def test_two_names_of_one_round_are_one_point():
     best, seven = record(seeds=(0,), round_="best", psnr=15.0), record(seeds=(0,), round_="7", psnr=16.0)
     assert best.rounds == seven.rounds == [7]
     assert [when for when, _ in psnr_by_round.by_round([best, seven])] == [7]
-    ((when, row),) = psnr_by_round.lines([best, seven])["gradient"]
+    ((when, row),) = psnr_by_round.lines_of([best, seven])["gradient"]
     assert (when, row.name) == (7, best.attack)
 
 

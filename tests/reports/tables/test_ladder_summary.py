@@ -315,7 +315,7 @@ def test_lines_beside_each_other_stay_nearest_to_their_own_round(tmp_path, monke
 
 def test_a_line_shows_the_best_attack_within_its_knowledge_as_the_table_does(repository):
     records = [r for r in published.attacked(repository, "published-ladder") if labels.label(r.cell) == "FedAvg"]
-    (active,) = [line for tag, line in psnr_by_round.lines(records).items() if tag.startswith("active server")]
+    (active,) = [line for tag, line in psnr_by_round.lines_of(records).items() if tag.startswith("active server")]
     (when, row), *_ = active
     # Before training a passive attack, which such a server can make as well, is better than `imprint`.
     assert (when, row.name) == (0, "staged")

@@ -34,7 +34,8 @@ def seen(name="sgd", victims=VICTIMS):
     whole = update(x[:victims], y[:victims], LOCAL[name], params)
     private = {part: net for part, net in whole.weights.items() if part == "classifier"}
     sent = {part: net for part, net in whole.updates.items() if part == "classifier"}
-    return replace(whole, weights=private, updates=sent), x[:victims], Knowledge(known)
+    sent_alone = {"weights": private, "updates": sent, "shared_parts": ("classifier",)}
+    return replace(whole, **sent_alone), x[:victims], Knowledge(known)
 
 
 def attacked(artifact, knowledge, **settings):
