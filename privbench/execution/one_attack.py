@@ -143,7 +143,7 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
 
 def _setting_that_fits(name: str, offered: frozenset[str], shared_parts: Sequence[str]) -> str | None:
     """A choice of one of the attack's settings, e.g. "uploads=whole", with which it needs nothing but what is offered."""
-    plugin = registry.resolve("attack", name)
+    plugin: type = registry.resolve("attack", name)
     if not dataclasses.is_dataclass(plugin) or (
         applicability.of(plugin).private_extractor and "extractor" in shared_parts
     ):
