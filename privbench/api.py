@@ -255,7 +255,7 @@ def load(out: str | Path = option_types.DEFAULT_OUT) -> Results:
     if Path(out).is_file() or Path(out).name.endswith(record_lines.ENDING):
         return Results(tuple(sorted(contents.read(Path(out)).records, key=lambda record: record.id)))
     store = Store(Path(out))
-    return Results(tuple(schema.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))
+    return Results(tuple(schema.read(store.record(cell)) for cell in store.recorded()))
 
 
 def _studied(ended: Any) -> Results:

@@ -1,5 +1,8 @@
 """The one exception a user may cause: its text states the rule, what came, and the way out."""
 
+# The way out where what was written can be made again.
+AGAIN = "remove it and run the same command again"
+
 
 class UserError(Exception):
     """A mistake of the caller's; the command line prints it as one line and exits with status 2."""

@@ -238,6 +238,11 @@ class CellSpec(Strict):
             update={"seeds": tuple(seeds), "train": self.train.model_copy(update={"seed": seeds[0]})}
         )
 
+    @property
+    def id_but_for_seeds(self) -> str:
+        """A name that the same cell has on whatever seeds."""
+        return self.with_seeds([0]).id
+
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
         return [self.train.model_copy(update={"seed": seed}) for seed in self.seeds]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privbench.errors import UserError
 from privbench.execution.sweep import merging
-from privbench.records import pooling, record_lines, schema
+from privbench.records import pooling, record_lines
 from privbench.records.schema import Record
 from privbench.records.store import Store
 from privbench.system import console, files, printable
@@ -91,11 +91,6 @@ def merge_records(into: Path, places: Sequence[Path]) -> list[Record]:
         raise UserError(f"{into} is there already, and nothing is overwritten; name a new file")
     each = [contents.read(place) for place in places]
     merged = pooling.pooled(record for one in each for record in one.records)
-    for record in merged:
-        try:
-            schema.check_whole(record)
-        except ValueError as error:
-            raise UserError(f"the records of cell {record.id} make no whole one: {error}") from error
     record_lines.write(merged, into)
     to, count = console.results(), sum(len(one.records) for one in each)
     to.say(f"wrote {into}: {count} record(s) as {len(merged)} cell(s)")

@@ -54,7 +54,7 @@ def repeat(
 ) -> list[CellSpec]:
     """Runs the cells of some records on other seeds and says how far each is; UserError where one is left open."""
     table, to = contents.read(runs), console.results()
-    cells = repetition.cells(table.records, first_seed, seeds, methods, repetition.recorded(Store(place.out)))
+    cells = repetition.cells(table.records, first_seed, seeds, methods, Store(place.out).recorded())
     for line in table.left_out:
         to.say(f"- left out of {runs}: {line}")
     states = study_run.execute(cells, place.out, place.data_dir, place.device, engine=place.engine)

@@ -7,7 +7,7 @@ another torch) sums are taken in another order; what differs is then listed, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs, worker_pool
 from privbench.observation import knowledge
 from privbench.records import schema, summary
-from privbench.records.entries import TIMED
 from privbench.records.schema import Record
 from privbench.records.store import Store
+from privbench.records.unlike import unlike
 from privbench.spec import CellSpec
 from privbench.system import cpu, files, machine
 
@@ -160,21 +160,6 @@ def moved(first: Record, second: Record) -> list[str]:
         for name in PLACE
         if first.environment.get(name) != second.environment.get(name)
     ]
-
-
-def unlike(a: Any, b: Any, where: str) -> Iterator[str]:
-    """One line per entry that two JSON values do not share, but for what is TIMED; `where` is the name that both lie under."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        # Ciphertexts of a secure sum compress to other sizes every time.
-        measured = (*TIMED, "bytes_up") if a.get("aggregation_seconds") and b.get("aggregation_seconds") else TIMED
-        for name in sorted(a.keys() | b.keys()):
-            if name not in measured:
-                yield from unlike(a.get(name), b.get(name), f"{where}.{name}" if where else name)
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            yield from unlike(x, y, f"{where}[{i}]")
-    elif a != b:
-        yield f"{where}: {a!r} then, {b!r} now"
 
 
 def same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

@@ -12,8 +12,6 @@ Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 # Probability of a false alarm of an audit's single releases.
 SURE = 0.001
-# Of a record, never the same twice, or the place itself.
-TIMED = ("seconds", "train_seconds", "attack_seconds", "aggregation_seconds", "peak_memory_mib", "machine")
 # Of a victim: seed, client, digests of its originals.
 Name = tuple[int, int, tuple[str, ...]]
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from privbench.errors import UserError
-from privbench.records.entries import TIMED, AttackCost, Cost, KnowledgeUsed
-from privbench.records.schema import AttackRecord, InferenceRecord, Record
+from privbench.records.entries import AttackCost, Cost, KnowledgeUsed
+from privbench.records.schema import AttackRecord, InferenceRecord, Record, check_whole
 from privbench.records.summary import BETWEEN, DIFFER, mixed, sources_of_labels
+from privbench.records.unlike import unlike
 
 
 def pooled(records: Iterable[Record]) -> list[Record]:
@@ -22,7 +23,7 @@ def pooled(records: Iterable[Record]) -> list[Record]:
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        key = record.cell.with_seeds([0]).id if record.id == record.cell.id else f"earlier {record.id}"
+        key = record.cell.id_but_for_seeds if record.id == record.cell.id else f"earlier {record.id}"
         groups.setdefault(key, []).append(record)
     return [one(group) for group in groups.values()]
 
@@ -31,71 +32,60 @@ def one(parts: Sequence[Record]) -> Record:
     """The record of all seeds of several records of the same cell.
 
     A seed that several of them have counts once. UserError: its numbers differ, but for times and machines; or the records say
-    otherwise of data or knowledge.
+    otherwise of data or knowledge, or make no whole one.
     """
-    parts = _distinct(parts)
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
+    parts = sorted(parts, key=lambda part: part.cell.seeds)
     for other in parts[1:]:
-        _check_alike(first, other)
-    seeds = [each for _, each in sorted(_seeds(parts).items())]
-    parts = _needed(parts)
-    if len(parts) == 1:
-        return parts[0]
-    cell = first.cell.with_seeds([each.seed for each in seeds])
+        _check_alike(parts[0], other)
+    _check_common_seeds(parts)
+    first, *others = parts = _needed(parts)
+    if not others:
+        return first
+    # The first that has a seed says when and where it was made.
+    seeds = {each.seed: each for part in reversed(parts) for each in part.seeds}
+    cell = first.cell.with_seeds(sorted(seeds))
     changed: dict[str, Any] = {
         "id": cell.id,
         "cell": cell,
         "notes": _notes(parts),
         "cost": _cost([part.cost for part in parts]),
-        "seeds": seeds,
+        "seeds": [seeds[seed] for seed in cell.seeds],
     }
     if isinstance(first, AttackRecord | InferenceRecord):
         labels = sources_of_labels([_knowledge(part).labels for part in parts])
         changed["knowledge"] = first.knowledge.model_copy(update={"labels": labels})
         changed["guarantee"] = "; ".join(dict.fromkeys(text for part in parts for text in _guarantees(part)))
-    return first.model_copy(update=changed)
+    whole = first.model_copy(update=changed)
+    try:
+        check_whole(whole)
+    except ValueError as error:
+        raise UserError(f"the records of {_named(first)} make no whole one: {error}") from error
+    return whole
 
 
-def _distinct(parts: Sequence[Record]) -> list[Record]:
-    """By their first seeds, a record that is there twice once."""
-    kept: list[Record] = []
-    for part in sorted(parts, key=lambda part: part.cell.seeds):
-        if part not in kept:
-            kept.append(part)
-    return kept
-
-
-def _seeds(parts: Sequence[Record]) -> dict[int, Any]:
-    """What each seed gave; UserError where two records say otherwise of it."""
+def _check_common_seeds(parts: Sequence[Record]) -> None:
+    """UserError where two records say otherwise of what a seed gave."""
     each: dict[int, tuple[Record, Any]] = {}
     for part in parts:
         for result in part.seeds:
             other, before = each.setdefault(result.seed, (part, result))
-            if before is not result and _numbers(before.model_dump()) != _numbers(result.model_dump()):
+            if before is result:
+                continue
+            then, now = (of.model_dump(mode="json", serialize_as_any=True) for of in (before, result))
+            if difference := next(unlike(then, now, ""), None):
                 raise UserError(
                     f"two records of {_named(part)} have seed {result.seed}, and their numbers differ: {other.id} with seeds "
-                    f"{_listed(other)} and {part.id} with {_listed(part)}; leave one of them out"
+                    f"{_listed(other)} and {part.id} with {_listed(part)} ({difference}); leave one of them out"
                 )
-    return {seed: result for seed, (_, result) in each.items()}
 
 
 def _needed(parts: Sequence[Record]) -> list[Record]:
     """Without those whose seeds the others have, so that their cost is not counted again."""
-    kept = list(parts)
-    for part in sorted(parts, key=lambda part: len(part.seeds)):
-        others = {seed for each in kept if each is not part for seed in each.cell.seeds}
-        if {*part.cell.seeds} <= others:
-            kept.remove(part)
-    return kept
-
-
-def _numbers(value: Any) -> Any:
-    """A result without times and machines."""
-    if isinstance(value, dict):
-        return {name: _numbers(one) for name, one in value.items() if name not in TIMED}
-    return [_numbers(one) for one in value] if isinstance(value, list) else value
+    kept = dict(enumerate(parts))
+    for i, part in sorted(kept.items(), key=lambda each: len(each[1].seeds)):
+        if {*part.cell.seeds} <= {seed for j, other in kept.items() if j != i for seed in other.cell.seeds}:
+            del kept[i]
+    return list(kept.values())
 
 
 def _named(record: Record) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from privbench.errors import UserError
+from privbench.errors import AGAIN, UserError
 from privbench.records import checks, upgrade
 from privbench.records.checks import CheckMessage
 from privbench.records.entries import (
@@ -43,7 +43,6 @@ from privbench.training.history import StrictModel
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
 FILE_NAME = "record.json"
-AGAIN = "remove it and run the same command again"
 MOST_THREADS = 4_096  # of one process
 # Of the environment, what every table and `privbench reproduce` say of a record.
 ENVIRONMENT = {"device": str, "machine": str, "torch": str, "date": str, "cores": int}
@@ -206,8 +205,7 @@ def read_of(cell: CellSpec, path: Path) -> Record:
     other = next((name for name in (record.id, record.cell.id) if name != cell.id), None)
     if other is not None:
         raise UserError(
-            f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
-            "same command again"
+            f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; {AGAIN}"
         )
     return record
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from privbench import registry
-from privbench.errors import Damaged, UserError
+from privbench.errors import AGAIN, Damaged, UserError
 from privbench.observation import local_update
 from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
 from privbench.system import files, processes
@@ -107,7 +107,7 @@ class Store:
         failure = files.read_digested(path)
         files.check_identity(path, failure, cell=cell.id)
         if not isinstance(failure.get("reason"), str) or not isinstance(failure.get("refused"), bool):
-            raise UserError(f"{path} is damaged (no reason in it); remove it and run the same command again")
+            raise UserError(f"{path} is damaged (no reason in it); {AGAIN}")
         return failure["reason"], failure["refused"]
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
@@ -175,6 +175,10 @@ class Store:
     def cells(self) -> list[CellSpec]:
         """Every cell on disk, finished or not; without those of `earlier` revisions."""
         return [cell for folder, cell in self._specifications("cells", CellSpec) if _is_of_today(folder, cell)]
+
+    def recorded(self) -> list[CellSpec]:
+        """Those of `cells` that have a record."""
+        return [cell for cell in self.cells() if self.record(cell).exists()]
 
     def earlier(self) -> list[Path]:
         """Folders that are read no more: of another revision of training, of all attacks, or of their own attack."""

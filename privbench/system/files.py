@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from privbench.errors import Damaged, Missing, UserError
+from privbench.errors import AGAIN, Damaged, Missing, UserError
 from privbench.system import interrupts, processes
 from privbench.system.file_headers import JSON_BYTES, Declared, read_header, short, strict_json
 from privbench.tensors import Parts
@@ -121,9 +121,7 @@ def read_json(path: Path) -> Any:
             raise ValueError(f"it has more than {JSON_BYTES} bytes")
         return strict_json(path.read_bytes())
     except ValueError as error:
-        raise Damaged(
-            f"{path} is damaged (not valid JSON: {short(error)}); remove it and run the same command again"
-        ) from error
+        raise Damaged(f"{path} is damaged (not valid JSON: {short(error)}); {AGAIN}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -143,7 +141,7 @@ def read_digested(path: Path) -> dict[str, Any]:
     """The content of a JSON file, without its digest; Damaged names a damaged or altered one. Older files have no digest."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise Damaged(f"{path} is damaged (no JSON object); remove it and run the same command again")
+        raise Damaged(f"{path} is damaged (no JSON object); {AGAIN}")
     if DIGEST in value and value[DIGEST] != content_digest(value):
         raise Damaged(
             f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the same "
@@ -173,8 +171,7 @@ def check_identity(path: Path, stored: Mapping[str, Any], **expected: Any) -> No
             word = IDENTITY.get(name, name)
             other = short(repr(stored[name]))
             raise UserError(
-                f"{path} belongs to {word} {other}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
-                "the same command again"
+                f"{path} belongs to {word} {other}, not to {word} {value!r}: an intact file in the wrong place; {AGAIN}"
             )
 
 

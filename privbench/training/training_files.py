@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from privbench.errors import Damaged
+from privbench.errors import AGAIN, Damaged
 from privbench.system import files
 from privbench.system.file_headers import short
 from privbench.tensors import Parts
@@ -22,7 +22,6 @@ from privbench.training.history import Round
 from privbench.training.state import Moments, Prediction, Replica, Snapshot, State
 from privbench.types import CLASSIFICATION
 
-AGAIN = "remove it and run the same command again"
 # Of a client's private networks those that a snapshot holds: what its gradient depends on, and a generator, which is scored.
 SNAPSHOT_PARTS = (*CLASSIFICATION, "generator")
 Natural = Annotated[int, Field(ge=0, le=2**53)]

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.records.schema import Record
-from privbench.records.store import Store
 from privbench.spec import CellSpec
 
 
@@ -30,15 +29,11 @@ def cells(
     groups: dict[str, list[CellSpec]] = {}
     for record in records:
         if methods is None or record.cell.train.method in methods:
-            groups.setdefault(_whatever_seed(_continued(record)), []).append(record.cell)
+            groups.setdefault(_continued(record).id_but_for_seeds, []).append(record.cell)
     made: dict[str, list[CellSpec]] = {}
     for cell in recorded:
-        made.setdefault(_whatever_seed(cell), []).append(cell)
+        made.setdefault(cell.id_but_for_seeds, []).append(cell)
     return [cell for key, group in groups.items() for cell in _of_cell(group, first_seed, seeds, made.get(key, []))]
-
-
-def _whatever_seed(cell: CellSpec) -> str:
-    return cell.with_seeds([0]).id
 
 
 def _continued(record: Record) -> CellSpec:
@@ -65,8 +60,3 @@ def _of_cell(
     standing = [each for each in made if {*each.seeds} & {*wanted}]
     missing = [seed for seed in wanted if not any(seed in each.seeds for each in standing)]
     return [*standing, *([cell.with_seeds(missing)] if missing else [])]
-
-
-def recorded(store: Store) -> list[CellSpec]:
-    """The cells of a folder that have a record; none where there is no such folder."""
-    return [cell for cell in store.cells() if store.record(cell).exists()] if store.root.exists() else []

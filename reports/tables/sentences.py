@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privbench import registry
 from privbench.records.schema import Record
 from privbench.scoring.statistics import Interval
 from reports.records.labels import knowledge_text, unique
@@ -41,7 +40,7 @@ def level(interval: Interval) -> str:
 def verdict(row: Measured) -> str:
     """What a gain over the floor says."""
     gain = row.gain_db
-    if row.reconstructed == 0 and row.first.attack not in registry.FLOORS:
+    if row.reconstructed == 0:
         return NOTHING
     if row.is_sure:
         return SURE

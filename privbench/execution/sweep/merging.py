@@ -16,6 +16,7 @@ from privbench.execution import cell_jobs, reproduce
 from privbench.observation import artifact_files
 from privbench.records import record_lines
 from privbench.records.store import Store
+from privbench.records.unlike import unlike
 from privbench.spec import CellSpec
 from privbench.system import files, locks
 from privbench.training import checkpoint
@@ -72,9 +73,9 @@ def take(store: Store, other: Store) -> Copied:
     artifacts = sum(_take_artifact(store, other, folder) for folder in _folders(other, "artifacts"))
     results, differing = 0, list[Path]()
     for cell in other.cells():
-        copied, unlike = _take_cell(store, other, cell)
+        copied, others = _take_cell(store, other, cell)
         results += copied
-        differing += unlike
+        differing += others
     return Copied(runs, artifacts, results, tuple(differing))
 
 
@@ -154,7 +155,7 @@ def _alike(first: Path, second: Path) -> bool:
     """Whether two results of one seed are the same but for seconds; one that cannot be read is like no other."""
     try:
         if first.suffix == ".json":
-            return not any(reproduce.unlike(files.read_json(first), files.read_json(second), ""))
+            return not any(unlike(files.read_json(first), files.read_json(second), ""))
         before, after = (files.read_tensors(path)[0] for path in (first, second))
     except (OSError, ValueError, UserError):
         return False

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from privbench import trust
-from privbench.errors import UserError
+from privbench.errors import AGAIN, UserError
 from privbench.execution import cell_jobs, worker_pool
 from privbench.execution.cell_jobs import Trial
 from privbench.execution.sweep import merging, parcels
@@ -125,7 +125,7 @@ def take(job: Trial, brought: Return) -> str | None:
         _take_failures(job, store, source, rooted)
         if copied.differing:
             path = store.root / copied.differing[0].relative_to(source.root)
-            raise UserError(f"{path} is other than what {job.title} gives; remove it and run the same command again")
+            raise UserError(f"{path} is other than what {job.title} gives; {AGAIN}")
     return None if brought.reason is None else rooted(brought.reason)
 
 

@@ -84,7 +84,7 @@ def test_a_seed_whose_numbers_differ_is_refused_with_both_records():
     whole = of_seeds(0, 1, 2)
     first, second = alone(whole, 0, 1), alone(whole, 1, 2)
     other = second.seeds[0].model_copy(update={"accuracy": [a + 1 for a in second.seeds[0].accuracy]})
-    message = f"have seed 1, and their numbers differ: {first.id} with seeds 0, 1 and {second.id} with 1, 2"
+    message = rf"have seed 1, and their numbers differ: {first.id} with seeds 0, 1 and {second.id} with 1, 2 \(accuracy\[0\]: "
     with pytest.raises(UserError, match=message):
         pooling.pooled([first, second.model_copy(update={"seeds": [other, second.seeds[1]]})])
 
@@ -117,6 +117,23 @@ def test_what_is_said_once_must_be_the_same():
         pooling.one([first, second.model_copy(update={"class_names": ["other"] * 10})])
     with pytest.raises(UserError, match="their attackers know other things"):
         pooling.one([first, with_knowledge(second, tag="gradient + auxiliary")])
+
+
+def test_parts_that_make_no_whole_record_are_refused():
+    whole = of_seeds(0, 1)
+    first, second = alone(whole, 0), alone(whole, 1)
+    victims = [v.model_copy(update={"floors": {"other": 1.0}}) for v in second.seeds[0].victims]
+    other = second.seeds[0].model_copy(update={"victims": victims})
+    with pytest.raises(UserError, match="make no whole one: no floor that every victim has"):
+        pooling.one([first, second.model_copy(update={"seeds": [other]})])
+
+
+def test_a_part_whose_seeds_the_others_have_says_nothing():
+    whole = of_seeds(0, 1, 2)
+    covered = alone(whole, 0).model_copy(update={"notes": ["of no use"]})
+    together = pooling.one([covered, alone(whole, 0, 1), alone(whole, 2)])
+    assert together == pooling.one([alone(whole, 0, 1), alone(whole, 2)])
+    assert pooling.one([covered, whole]) == whole
 
 
 def test_labels_are_recovered_where_one_seed_gave_some():

@@ -5,7 +5,7 @@ import torch
 
 from privbench import presets, registry
 from privbench.errors import UserError
-from privbench.execution import reproduce
+from privbench.records.unlike import unlike
 from privbench.training import aggregation, checkpoint, defended, harness
 from tests.builders.federations import digits_federation
 
@@ -115,12 +115,10 @@ def test_a_method_that_shares_nothing_has_nothing_to_add_up():
 
 def test_a_run_that_is_repeated_is_compared_but_for_what_is_measured():
     entry = {"round": 1, "bytes_up": [100], "aggregation_seconds": 0.1, "test_accuracy": [50.0]}
-    assert list(reproduce.unlike(entry, entry | {"bytes_up": [101], "aggregation_seconds": 0.2}, "")) == []
-    assert list(reproduce.unlike(entry, entry | {"test_accuracy": [51.0]}, "")) == [
-        "test_accuracy[0]: 50.0 then, 51.0 now"
-    ]
+    assert list(unlike(entry, entry | {"bytes_up": [101], "aggregation_seconds": 0.2}, "")) == []
+    assert list(unlike(entry, entry | {"test_accuracy": [51.0]}, "")) == ["test_accuracy[0]: 50.0 then, 51.0 now"]
     plain = {"bytes_up": [100], "aggregation_seconds": None}
-    assert list(reproduce.unlike(plain, plain | {"bytes_up": [101]}, "")) == ["bytes_up[0]: 100 then, 101 now"]
+    assert list(unlike(plain, plain | {"bytes_up": [101]}, "")) == ["bytes_up[0]: 100 then, 101 now"]
 
 
 def test_a_killed_run_ends_with_the_same_networks_under_ciphertexts_too(tmp_path):
