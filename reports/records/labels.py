@@ -247,12 +247,13 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
         quality = "" if known.quality_db is None else f" at {known.quality_db:g} dB"
         tag = tag.replace("known images", f"{known.images} known image{'s' * (known.images != 1)}{quality}")
     if rounds is not None:
-        # Those of "best" or "last" are other ones from seed to seed: only what was asked for, and came before, is named.
-        asked = [r for r in record.cell.observed_rounds or () if over_rounds or r < rounds.observed[-1]]
+        # "best" and "last" are other rounds from seed to seed, so that of those asked for not all came before in each.
+        every = over_rounds or not record.cell.round.isdigit()
+        asked = [r for r in record.cell.observed_rounds or () if every or r < rounds.observed[-1]]
         if len(rounds.observed) == 1 and not over_rounds:
             earlier = "no earlier round"
         else:
-            of = "among" if over_rounds else "of"
+            of = "among" if every else "of"
             earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "earlier rounds"
         tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
