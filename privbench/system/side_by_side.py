@@ -22,7 +22,9 @@ from loky import get_reusable_executor
 
 from privbench.system import interrupts
 
-IDLE_SECONDS = 60.0  # after which a process without work ends
+# After which a process without work ends. A server's own part between two rounds of its clients took more than a minute on a busy
+# machine, and new processes import and read everything again.
+IDLE_SECONDS = 300.0
 WATCH_SECONDS = 1.0  # between two looks at whether the process that asked is still there
 Result = TypeVar("Result")
 
