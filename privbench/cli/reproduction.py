@@ -50,11 +50,11 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
 
 
 def repeat(
-    runs: Path, first_seed: int | None, seeds: int | None, methods: Sequence[str] | None, place: PlaceOptions
+    runs: Path, first_seed: int | None, seeds: int | None, only: repetition.Only, place: PlaceOptions
 ) -> list[CellSpec]:
     """Runs the cells of some records on other seeds and says how far each is; UserError where one is left open."""
     table, to = contents.read(runs), console.results()
-    cells = repetition.cells(table.records, first_seed, seeds, methods, Store(place.out).recorded())
+    cells = repetition.cells(table.records, first_seed, seeds, only, Store(place.out).recorded())
     for line in table.left_out:
         to.say(f"- left out of {runs}: {line}")
     states = study_run.execute(cells, place.out, place.data_dir, place.device, engine=place.engine)

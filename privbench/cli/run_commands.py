@@ -275,6 +275,12 @@ def repeat(
     method: Annotated[
         list[str] | None, typer.Option("--method", metavar="NAME", help="Only cells of this method; repeatable.")
     ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="Only cells on this data set; repeatable.")
+    ] = None,
+    defense: Annotated[
+        list[str] | None, typer.Option("--defense", metavar="NAME", help="Only cells under this defence; repeatable.")
+    ] = None,
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Run the cells of some records on other seeds: a table made again independently, or continued where its seeds are few.
@@ -285,8 +291,9 @@ def repeat(
     """
     console.announce(f"repeat: {runs} into {place.out}")
     from privbench.cli import reproduction
+    from reports.running.repetition import Only
 
-    reproduction.repeat(runs, first_seed, seeds, method, place)
+    reproduction.repeat(runs, first_seed, seeds, Only(method, dataset, defense), place)
 
 
 def reproduce(

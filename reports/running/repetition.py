@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from privbench import presets, registry
 from privbench.errors import UserError
@@ -10,30 +11,53 @@ from privbench.records.schema import Record
 from privbench.spec import CellSpec
 
 
+class Only(NamedTuple):
+    """The cells of a table that are meant: those of these names, as cells spell them; None: of every one."""
+
+    methods: Sequence[str] | None = None
+    datasets: Sequence[str] | None = None
+    defenses: Sequence[str] | None = None
+
+
+ALL = Only()
+
+
 def cells(
     records: Sequence[Record],
     first_seed: int | None,
     seeds: int | None,
-    methods: Sequence[str] | None,
+    only: Only = ALL,
     recorded: Iterable[CellSpec] = (),
 ) -> list[CellSpec]:
     """Each cell of some records on `seeds` seeds, by default as many as it has, from `first_seed` on, by default after its last.
 
-    Records of one cell with other seeds are one cell. Of some methods alone where these are named. Seeds that are among `recorded`
-    cells already are not specified again: those cells stand for them. UserError: there is no record of a method; one is of an
-    earlier revision, so that today's code would not continue it; or a cell has such a seed already.
+    Records of one cell with other seeds are one cell. Seeds that are among `recorded` cells already are not specified again: those
+    cells stand for them. UserError: there is no record of a name in `only`, or of all together; one is of an earlier revision, so
+    that today's code would not continue it; or a cell has such a seed already.
     """
-    known = list(dict.fromkeys(r.cell.train.method for r in records))
-    if absent := [name for name in methods or () if name not in known]:
-        raise UserError(f"there is no record of {', '.join(absent)}; there are records of {', '.join(known)}")
     groups: dict[str, list[CellSpec]] = {}
-    for record in records:
-        if methods is None or record.cell.train.method in methods:
-            groups.setdefault(_continued(record).id_but_for_seeds, []).append(record.cell)
+    for record in _chosen(records, only):
+        groups.setdefault(_continued(record).id_but_for_seeds, []).append(record.cell)
     made: dict[str, list[CellSpec]] = {}
     for cell in recorded:
         made.setdefault(cell.id_but_for_seeds, []).append(cell)
     return [cell for key, group in groups.items() for cell in _of_cell(group, first_seed, seeds, made.get(key, []))]
+
+
+def _chosen(records: Sequence[Record], only: Only) -> list[Record]:
+    names = [(r.cell.train.method, r.cell.train.dataset, r.cell.train.defense) for r in records]
+    for asked, there in zip(only, zip(*names, strict=True), strict=False):
+        known = list(dict.fromkeys(there))
+        if absent := [name for name in asked or () if name not in known]:
+            raise UserError(f"there is no record of {', '.join(absent)}; there are records of {', '.join(known)}")
+    chosen = [
+        record
+        for record, each in zip(records, names, strict=True)
+        if all(asked is None or name in asked for asked, name in zip(only, each, strict=True))
+    ]
+    if records and not chosen:
+        raise UserError("there is no record of all that was named together")
+    return chosen
 
 
 def _continued(record: Record) -> CellSpec:
