@@ -12,10 +12,11 @@ from pathlib import Path
 
 from privbench.system import files
 from reports.documents import benchmarks, published
-from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS, SECURE_GAN, TRAINED
+from reports.documents.blocks import CIFAR10, DEFENCES, EARLIER_ROUNDS, KNOWN_IMAGES, PHOTOS, SECURE_GAN, TRAINED
 from reports.documents.findings import BEST
-from reports.figures import curves, epsilon_curve, psnr_by_round, scatter
+from reports.figures import curves, epsilon_curve, psnr_by_round, scatter, sweep_curve
 from reports.records import grouping
+from reports.studies import definition
 
 FOLDER = Path("docs/images")
 
@@ -29,8 +30,15 @@ def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
     return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
 
 
-def _trained_rounds(root: Path, stem: Path) -> list[Path]:
-    return psnr_by_round.write(published.attacked(root, TRAINED), stem)
+def _rounds(table: str, root: Path, stem: Path) -> list[Path]:
+    return psnr_by_round.write(published.attacked(root, table), stem)
+
+
+def _known_images(root: Path, stem: Path) -> list[Path]:
+    """Against their number; a line per quality."""
+    sweep = definition.read(KNOWN_IMAGES).sweep
+    drawn = sweep_curve.of_study(sweep, published.attacked(root, KNOWN_IMAGES), stem.parent)
+    return [path.replace(stem.with_suffix(path.suffix)) for path in drawn if "-known_images-" in path.name]
 
 
 def _stability(root: Path, stem: Path) -> list[Path]:
@@ -54,7 +62,9 @@ def _benchmarks(name: str, root: Path, stem: Path) -> list[Path]:
 IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
-    f"{TRAINED}-rounds": _trained_rounds,
+    f"{TRAINED}-rounds": partial(_rounds, TRAINED),
+    KNOWN_IMAGES: _known_images,
+    EARLIER_ROUNDS: partial(_rounds, EARLIER_ROUNDS),
     f"{DEFENCES}-epsilon": _defences_epsilon,
     f"{SECURE_GAN}-stability": _stability,
 }

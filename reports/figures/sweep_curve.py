@@ -117,11 +117,7 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
 def _line(cell: CellSpec, others: Sequence[str], unswept: Collection[str | None]) -> str:
     """What the points of one line have in common: method and defence, what is swept besides, an attack that lacks what is swept."""
     values = [(other, sweeps.value(cell, other)) for other in others]
-    texts = [
-        f"{sweeps.words(other.rpartition('.')[2])} {sweeps.value_text(value)}"
-        for other, value in values
-        if value is not None
-    ]
+    texts = [sweeps.with_value(other.rpartition(".")[2], value) for other, value in values if value is not None]
     return ", ".join([family_name(cell), *([str(cell.attack)] if cell.attack in unswept else []), *texts])
 
 

@@ -253,7 +253,7 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
         if len(rounds.observed) == 1 and not over_rounds:
             earlier = "no earlier round"
         else:
-            of = "among" if every else "of"
+            of = "among" if every and len(asked) > 1 else "of"
             earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "earlier rounds"
         tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag

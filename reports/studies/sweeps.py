@@ -26,6 +26,7 @@ OF_CELLS = (
     "batch_size", "labels_known", "observe", "local_steps", "local_lr", "local_batch", "auxiliary", "wire", "audit",
     "generated", "victims", "known_images", "known_quality_db", "observed_rounds", "uploads_per_round",
 )  # fmt: skip
+DECIBELS = " db"  # ends the words of a field that is measured in them
 Point = Mapping[str, Any]  # name -> value
 
 
@@ -57,8 +58,15 @@ def is_of_attacks(name: str) -> bool:
 
 
 def words(name: str) -> str:
-    """A swept field as a table says it."""
-    return name.replace("_", " ")
+    """A swept field as a table says it, its unit behind a comma."""
+    text = name.replace("_", " ")
+    return f"{text.removesuffix(DECIBELS)}, dB" if text.endswith(DECIBELS) else text
+
+
+def with_value(name: str, value: Any) -> str:
+    """A swept field of one value, as the name of a line says it."""
+    text, _, unit = words(name).partition(", ")
+    return f"{text} {value_text(value)}{unit and ' '}{unit}"
 
 
 def value_text(value: Any) -> str:

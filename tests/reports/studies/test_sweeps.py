@@ -170,7 +170,7 @@ def test_what_an_attacker_knows_is_swept_beside_an_attack_that_knows_more(tmp_pa
     made = [of_known_images(k, "calibrated", 10.0 + k) for k in (0, 4)] + [of_known_images(None, "oracle", 30.0)]
     sweep_curve.of_study({"known_quality_db": [30.0], "known_images": [0, 4]}, made, tmp_path)
     ((lines, across, label, _, _, has_accuracy),) = drawn
-    assert [value for value, _ in lines["FedSplit, known quality db 30"]] == [0, 4]
+    assert [value for value, _ in lines["FedSplit, known quality 30 dB"]] == [0, 4]
     assert list(across) == ["FedSplit, oracle"]
     assert label == "known images"
     assert not has_accuracy  # every point has the same networks
@@ -187,6 +187,15 @@ def test_lists_are_swept_and_read_from_cells():
     assert [sweeps.value_text(value) for value in ((0,), (0, 1, 2, 5), (0, 1, 2), 8.0, "lenet5")] == [
         "0", "0, 1, 2, 5", "0 to 2", "8", "lenet5",
     ]  # fmt: skip
+
+
+def test_a_field_is_named_with_its_unit_behind_its_value():
+    assert [sweeps.words(name) for name in ("known_quality_db", "known_images")] == [
+        "known quality, dB",
+        "known images",
+    ]
+    assert sweeps.with_value("known_quality_db", 30.0) == "known quality 30 dB"
+    assert sweeps.with_value("known_images", 4) == "known images 4"
 
 
 @pytest.mark.parametrize("shown", [True, False])
