@@ -87,7 +87,7 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
 
     No curve of smoke runs is drawn.
     """
-    paths, shown = list[Path](), quotable(records)
+    paths, shown = list[Path](), sorted(quotable(records), key=lambda r: sweeps.position(sweep, r.cell))
     for name in (name for name, values in sweep.items() if len(values) > 1):
         others = [other for other in sweep if other != name]
         for dataset, round_ in unique((r.cell.train.dataset, r.cell.round) for r in shown):

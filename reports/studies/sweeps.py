@@ -8,7 +8,7 @@ A name is a field of training as presets.train_spec takes it ("clients", "omega"
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -124,6 +124,15 @@ def value(cell: CellSpec, name: str) -> Any:
             "attack", cell.attack, cell.attack_settings, name.removeprefix(ATTACK)
         )  # fmt: skip
     return getattr(cell if name in OF_CELLS else cell.train, name)
+
+
+def position(sweep: Mapping[str, Sequence[Any]], cell: CellSpec) -> list[int]:
+    """Where a cell's value stands among those of each swept field; behind them where it is none of them."""
+    values = [value(cell, name) for name in sweep]
+    return [
+        list(known).index(one) if one in known else len(known)
+        for known, one in zip(sweep.values(), values, strict=True)
+    ]
 
 
 def _setting(kind: str, plugin: str, settings: Mapping[str, Any], name: str) -> Any:

@@ -34,12 +34,9 @@ def report(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record]) -> Rep
 
 
 def _order(sweep: Mapping[str, Sequence[Any]], r: Record) -> tuple[Any, ...]:
-    values = [sweeps.value(r.cell, name) for name in sweep]
-    at = [
-        list(known).index(value) if value in known else len(known)
-        for known, value in zip(sweep.values(), values, strict=True)
-    ]
-    return (place(r.cell), family_name(r.cell), *at, r.cell.round, r.cell.attack or "")
+    return (
+        place(r.cell), family_name(r.cell), *sweeps.position(sweep, r.cell), r.cell.round, r.cell.attack or "",
+    )  # fmt: skip
 
 
 def _row(sweep: Mapping[str, Sequence[Any]], r: Record) -> list[str]:
