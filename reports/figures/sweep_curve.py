@@ -22,7 +22,7 @@ from reports.figures.drawing import line_ends, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import METHODS, line_style
 from reports.records import grouping
-from reports.records.labels import NAMES, defense_name, family_name, group, round_text, title_of, unique
+from reports.records.labels import NAMES, defense_name, family_name, group, place, round_text, title_of, unique
 from reports.records.measured import strongest
 from reports.records.quotable import quotable
 from reports.studies import sweeps
@@ -31,6 +31,8 @@ Points = Sequence[tuple[Any, Sequence[Record]]]  # (value, records of it), in or
 PANEL_INCHES = 2.0
 DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
 BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
+# Of the second line across, the third and so on.
+BARE_DASHES = ((0, (8, 2)), (0, (4, 2, 1, 2)), (0, (4, 2, 1, 2, 1, 2)))
 DEFENDED_NAME, BARE_NAME, FLOOR_NAME = "with the defence", "without a defence", "best floor"
 FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
 
@@ -41,7 +43,7 @@ class _Curves(NamedTuple):
     lines: Mapping[str, Points]
     across: Mapping[str, Sequence[Record]]  # without the swept value
     place: Mapping[Any, float]  # of each value on the axis
-    styles: Mapping[str, dict[str, Any]]  # of each line
+    styles: Mapping[str, dict[str, Any]]  # of each line, those across too
 
     @property
     def last(self) -> float:
@@ -87,7 +89,10 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
 
     No curve of smoke runs is drawn.
     """
-    paths, shown = list[Path](), sorted(quotable(records), key=lambda r: sweeps.position(sweep, r.cell))
+    paths = list[Path]()
+    shown = sorted(
+        quotable(records), key=lambda r: (place(r.cell), family_name(r.cell), sweeps.position(sweep, r.cell))
+    )
     for name in (name for name, values in sweep.items() if len(values) > 1):
         others = [other for other in sweep if other != name]
         for dataset, round_ in unique((r.cell.train.dataset, r.cell.round) for r in shown):
@@ -166,7 +171,7 @@ def write(
     """
     values = unique(value for points in lines.values() for value, _ in points)
     is_scale = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    place = {value: float(value) if is_scale else float(i) for i, value in enumerate(values)}
+    at_value = {value: float(value) if is_scale else float(i) for i, value in enumerate(values)}
     is_attacked = any(isinstance(r, AttackRecord) for points in lines.values() for _, each in points for r in each)
     figure = style.new_figure(style.PAGE_INCHES, PANEL_INCHES)
     has_accuracy = accuracy or not is_attacked
@@ -177,22 +182,27 @@ def write(
     if not is_scale:
         # Between words there is nothing that a line could stand for.
         series_styles = {name: each | {"linestyle": ""} for name, each in series_styles.items()}
-    drawn = _Curves(lines, across, place, series_styles)
+    across_styles = dict(zip(across, _across_styles(len(across)), strict=True))
+    drawn = _Curves(lines, across, at_value, series_styles | across_styles)
     ends = [(panels[0], _accuracy(panels[0], drawn))] if has_accuracy else []
     if is_attacked:
         ends.append((panels[-1], _psnr(panels[-1], drawn)))
     for axes in panels:
         if not is_scale:
-            axes.set_xticks(list(place.values()), list(map(sweeps.value_text, values)))
+            axes.set_xticks(list(at_value.values()), list(map(sweeps.value_text, values)))
         else:
             style.scale_across(axes, values)
         axes.set_xlabel(x_label, fontsize=style.FONT_POINTS)
         style.plain(axes)
     style.heading(figure, title)
     handles = [style.handle(name, **series_style) for name, series_style in series_styles.items()]
-    handles += [style.handle(name, **BARE) for name in across]
+    handles += [style.handle(name, **across_style) for name, across_style in across_styles.items()]
     line_ends.draw(figure, ends, [*handles, *([style.handle(FLOOR_NAME, **FLOOR)] if is_attacked else [])])
     return style.save(figure, stem)
+
+
+def _across_styles(count: int) -> list[dict[str, Any]]:
+    return [BARE if i == 0 else BARE | {"linestyle": BARE_DASHES[(i - 1) % len(BARE_DASHES)]} for i in range(count)]
 
 
 def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
@@ -203,7 +213,7 @@ def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
         axes.errorbar(at, [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2, **drawn.styles[name])
         ends.append(Point(name, drawn.styles[name]["color"], at[-1], means[-1].mean))
     for name, each in drawn.across.items():
-        axes.axhline(each[0].accuracy.mean, **BARE)
+        axes.axhline(each[0].accuracy.mean, **drawn.styles[name])
         ends.append(Point(name, BARE["color"], drawn.last, each[0].accuracy.mean))
     axes.set_ylabel("test accuracy, %", fontsize=style.FONT_POINTS)
     return ends
@@ -229,7 +239,7 @@ def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
         ends.append(Point(name, drawn.styles[name]["color"], at[-1], psnr[-1].mean))
     for name, each in drawn.across.items():
         if attacks := _attacks(each):
-            axes.axhline(strongest(attacks).psnr_db.mean, **BARE)
+            axes.axhline(strongest(attacks).psnr_db.mean, **drawn.styles[name])
             ends.append(Point(name, BARE["color"], drawn.last, strongest(attacks).psnr_db.mean))
     axes.set_ylabel("PSNR, strongest attack, dB", fontsize=style.FONT_POINTS)
     return ends

@@ -157,8 +157,8 @@ def test_curves_are_drawn_of_numbers_and_of_words_and_none_of_smoke(tmp_path, mo
     assert len(drawn) == 1
 
 
-def of_known_images(counts, attack, psnr):
-    made = records.record("fedsplit", "none", attack)
+def of_known_images(counts, attack, psnr, method="fedsplit"):
+    made = records.record(method, "none", attack)
     known = {"known_images": counts, "known_quality_db": 30.0} if attack == "calibrated" else {}
     cell = made.cell.model_copy(update=known)
     return records.with_psnr(made.model_copy(update={"cell": cell}), lambda _: psnr)
@@ -174,6 +174,24 @@ def test_what_an_attacker_knows_is_swept_beside_an_attack_that_knows_more(tmp_pa
     assert list(across) == ["FedSplit, oracle"]
     assert label == "known images"
     assert not has_accuracy  # every point has the same networks
+
+
+def test_lines_stand_in_the_order_of_the_sweep_and_no_two_look_alike(tmp_path, monkeypatch):
+    handles, original = [], sweep_curve.style.handle
+    monkeypatch.setattr(
+        sweep_curve.style, "handle", lambda name, **line: handles.append((name, line)) or original(name, **line)
+    )
+    made = []
+    for method in ("fedcg", "fedsplit"):
+        for quality, count in ((24.0, 4), (24.0, 0), (100.0, 0), (100.0, 4)):
+            one = of_known_images(count, "calibrated", quality / 4 + count, method)
+            made.append(one.model_copy(update={"cell": one.cell.model_copy(update={"known_quality_db": quality})}))
+        made.append(of_known_images(None, "oracle", 40.0, method))
+    sweep_curve.of_study({"known_quality_db": [100.0, 24.0], "known_images": [0, 4]}, made, tmp_path)
+    names = [f"{method}, known quality {quality} dB" for method in ("FedSplit", "FedCG") for quality in (100, 24)]
+    # The last figure's, which has all of them.
+    assert [name for name, _ in handles[-7:]] == [*names, "FedSplit, oracle", "FedCG, oracle", "best floor"]
+    assert len({repr(sorted(line.items(), key=str)) for _, line in handles[-7:]}) == 7
 
 
 def test_lists_are_swept_and_read_from_cells():
