@@ -40,6 +40,8 @@ OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
     "published-office10-ladder",
     "published-office10-further",
 )
+# `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
+FIRST_ROUND = "office10-first-round"
 # The quick preset on CIFAR-10: FedAvg; the ladder has the private extractors.
 QUICK = "quick-cifar10"
 # The tables of attacks by what they know.
@@ -170,6 +172,20 @@ def _office_by_seed(root: Path) -> str:
     return needed_knowledge.by_seed(records, PRIVATE, PRIVATE_ATTACKS, findings.BEST)
 
 
+def _first_round(root: Path) -> str:
+    """A block of `chained` from uploads of one round alone, beside the same from those of many rounds and the reference."""
+    first = published.attacked(root, FIRST_ROUND)
+    alike = {(r.cell.train.method, r.cell.round) for r in first}
+    beside = [
+        r
+        for r in published.attacked(root, OFFICE_TRAINED)
+        if (r.cell.train.method, r.cell.round) in alike and r.attack in ("chained", "oracle")
+    ]
+    records = [*first, *beside]
+    kept = {r.cell.observed_rounds for r in records if r.cell.observed_rounds is not None}
+    return _body(sweep.report({"observed_rounds": sorted(kept, key=len)}, records))
+
+
 def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
     """Title -> records of one method, with their number of seeds in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
@@ -232,6 +248,7 @@ BLOCKS: Blocks = {
     KNOWN_IMAGES: _sweep(KNOWN_IMAGES),
     f"{KNOWN_IMAGES}-setting": _of_attacks(KNOWN_IMAGES, findings.setting),
     EARLIER_ROUNDS: _sweep(EARLIER_ROUNDS),
+    FIRST_ROUND: _first_round,
     **{
         f"quick-beside-published-{method.lower()}": _needed(method, {"quick": quick, "published": TRAINED})
         for method, quick in {FEDAVG: QUICK, **dict.fromkeys(PRIVATE, CIFAR10_LADDER)}.items()
