@@ -31,8 +31,8 @@ Points = Sequence[tuple[Any, Sequence[Record]]]  # (value, records of it), in or
 PANEL_INCHES = 2.0
 DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
 BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
-# Of the second line across, the third and so on.
-BARE_DASHES = ((0, (8, 2)), (0, (4, 2, 1, 2)), (0, (4, 2, 1, 2, 1, 2)))
+# Of the first line across, the second and so on.
+BARE_DASHES = (BARE["linestyle"], (0, (8, 2)), (0, (4, 2, 1, 2)), (0, (4, 2, 1, 2, 1, 2)))
 DEFENDED_NAME, BARE_NAME, FLOOR_NAME = "with the defence", "without a defence", "best floor"
 FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
 
@@ -182,7 +182,7 @@ def write(
     if not is_scale:
         # Between words there is nothing that a line could stand for.
         series_styles = {name: each | {"linestyle": ""} for name, each in series_styles.items()}
-    across_styles = dict(zip(across, _across_styles(len(across)), strict=True))
+    across_styles = {name: BARE | {"linestyle": BARE_DASHES[i % len(BARE_DASHES)]} for i, name in enumerate(across)}
     drawn = _Curves(lines, across, at_value, series_styles | across_styles)
     ends = [(panels[0], _accuracy(panels[0], drawn))] if has_accuracy else []
     if is_attacked:
@@ -199,10 +199,6 @@ def write(
     handles += [style.handle(name, **across_style) for name, across_style in across_styles.items()]
     line_ends.draw(figure, ends, [*handles, *([style.handle(FLOOR_NAME, **FLOOR)] if is_attacked else [])])
     return style.save(figure, stem)
-
-
-def _across_styles(count: int) -> list[dict[str, Any]]:
-    return [BARE if i == 0 else BARE | {"linestyle": BARE_DASHES[(i - 1) % len(BARE_DASHES)]} for i in range(count)]
 
 
 def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
