@@ -6,7 +6,7 @@ They are no blocks: fonts and versions of the drawing library change single pixe
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def _known_images(root: Path, stem: Path) -> list[Path]:
     """Against their number; a line per quality."""
     sweep = definition.read(KNOWN_IMAGES).sweep
     drawn = sweep_curve.of_study(sweep, published.attacked(root, KNOWN_IMAGES), stem.parent)
-    return [path.replace(stem.with_suffix(path.suffix)) for path in drawn if "-known_images-" in path.name]
+    return _renamed([path for path in drawn if "-known_images-" in path.name], stem)
 
 
 def _stability(root: Path, stem: Path) -> list[Path]:
@@ -51,7 +51,10 @@ def _defences_epsilon(root: Path, stem: Path) -> list[Path]:
     records = [
         r for r in published.attacked(root, DEFENCES) if r.cell.train.method == "fedavg" and r.cell.round == BEST
     ]
-    drawn = epsilon_curve.curves(records, stem.parent)
+    return _renamed(epsilon_curve.curves(records, stem.parent), stem)
+
+
+def _renamed(drawn: Sequence[Path], stem: Path) -> list[Path]:
     return [path.replace(stem.with_suffix(path.suffix)) for path in drawn]
 
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from attacks.analytic_features import AnalyticFeatures
+from attacks.calibrated import Calibrated
+from attacks.chained import Chained
 from attacks.common import closed_form, gradient_distance, problem
 from attacks.crafted import saturated
 from attacks.dlg import DLG
@@ -16,12 +18,12 @@ from attacks.shadow import known_extractor, shadow_federation
 from attacks.staged import Staged
 from attacks.unsplit import UnSplit
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Knowledge, Networks
+from privbench.types import Knowledge, KnownImages, Networks
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 RATE = 0.2
 DROPPING = replace(MODEL, dropout=RATE)
-Y = torch.tensor([3, 0, 9, 5])
+Y = torch.tensor([3, 0, 9, 5, 1, 2, 3, 4, 6, 7, 8, 9])
 WHOLE = Knowledge(
     images_like_the_victims(),
     initial=Networks(networks(), {"extractor": {}, "classifier": {}}),
@@ -29,13 +31,13 @@ WHOLE = Knowledge(
 )
 
 
-def masks(count):
-    return torch.rand(count, 16, 5, 5, generator=torch.Generator().manual_seed(5)) < 1 - RATE
+def masks(count, seed=5):
+    return torch.rand(count, 16, 5, 5, generator=torch.Generator().manual_seed(seed)) < 1 - RATE
 
 
-def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4):
+def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4, weights=None, seed=5):
     """(artifact, true features, masks): gradients of a classifier that sees m h / (1 - p), by plain autograd."""
-    x, keep, weights = smooth_images(count), masks(count), networks()
+    x, keep, weights = smooth_images(count), masks(count, seed), weights or networks()
     gradients = {part: {name: [] for name in weights[part]} for part in parts}
     rng = torch.Generator().manual_seed(1)
     for rows in torch.arange(count).split(batch_size):
@@ -46,7 +48,7 @@ def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4):
         for part in parts:
             for name, t in params[part].items():
                 gradients[part][name].append(t.grad + noise**0.5 * torch.randn(t.shape, generator=rng))
-    plain = artifact(x, Y[:count], parts, batch_size=batch_size, noise=noise, known=True)
+    plain = artifact(x, Y[:count], parts, batch_size=batch_size, noise=noise, known=True, weights=weights)
     stacked = {part: {name: torch.stack(each) for name, each in net.items()} for part, net in gradients.items()}
     return replace(plain, model=DROPPING, gradients=stacked), logits(weights, x)[1].double(), keep
 
@@ -115,6 +117,29 @@ def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_feature
     assert (
         mean_psnr(attack.reconstruct(seen, WHOLE, 0)) > mean_psnr(attack.reconstruct(as_if_without(seen), WHOLE, 0)) + 1
     )
+
+
+FIT = {"steps": 40, "fit_steps": 60, "refine_steps": 10}
+
+
+@pytest.mark.parametrize("attack", [Calibrated(**FIT), Chained(find_steps=60, **FIT)], ids=["calibrated", "chained"])
+def test_a_fit_to_features_goes_without_those_that_were_dropped(attack):
+    """Of each image other features are missing in every round, as each step of training draws a mask of its own."""
+    rng, start, victims, others = torch.Generator().manual_seed(1), networks(), torch.arange(4), torch.arange(4, 12)
+    extractor = {n: t + 0.02 * t.std() * torch.randn(t.shape, generator=rng) for n, t in start["extractor"].items()}
+    after = start | {"extractor": extractor}
+    seen, first = shown(count=12, weights=after)[0], shown(count=12, seed=6)[0]
+    seen, first = (replace(one, uploads={}, upload_buffers={}, round=r) for one, r in ((seen, 1), (first, 0)))
+
+    def of(unaware):
+        now, before = (as_if_without(one) if unaware else one for one in (seen, first))
+        kept = now.select(others)
+        known = KnownImages(smooth_images(12)[4:, None], kept, 0.0)
+        return mean_psnr(
+            attack.reconstruct(now.select(victims), replace(WHOLE, known=known, rounds=(before.select(others), kept)), 0)
+        )
+
+    assert of(unaware=False) > of(unaware=True) + 1
 
 
 @pytest.mark.parametrize("exactly", [True, False], ids=["through the logit", "through the features"])

@@ -7,8 +7,8 @@
        from their features of all rounds so far, each weighed by its extractor's tau:
            min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
 In the attacked round the victims' uploads refine the fit, where that serves the images left out (refinement.py).
-The kept images are never the victims. A chain that breaks says so: fits do not explain the images that they were not given, and
-the class mean is returned.
+The kept images are never the victims. Where fits do not explain the images that they were not given, the class mean is returned.
+These images are the chain's own: of a start that is no client's it cannot tell, and follows what is not there.
 """
 
 from __future__ import annotations
