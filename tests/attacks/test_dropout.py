@@ -23,7 +23,9 @@ from tests.builders.small_artifacts import MODEL, artifact, images_like_the_vict
 
 RATE = 0.2
 DROPPING = replace(MODEL, dropout=RATE)
-Y = torch.tensor([3, 0, 9, 5, 1, 2, 3, 4, 6, 7, 8, 9])
+Y = torch.tensor([3, 0, 9, 5])
+# Of the victims, then of eight other images of the same client.
+WITH_OTHERS = torch.cat([Y, torch.tensor([1, 2, 3, 4, 6, 7, 8, 9])])
 WHOLE = Knowledge(
     images_like_the_victims(),
     initial=Networks(networks(), {"extractor": {}, "classifier": {}}),
@@ -35,20 +37,21 @@ def masks(count, seed=5):
     return torch.rand(count, 16, 5, 5, generator=torch.Generator().manual_seed(seed)) < 1 - RATE
 
 
-def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4, weights=None, seed=5):
+def shown(parts=("classifier",), batch_size=1, noise=0.0, labels=Y, weights=None, seed=5):
     """(artifact, true features, masks): gradients of a classifier that sees m h / (1 - p), by plain autograd."""
-    x, keep, weights = smooth_images(count), masks(count, seed), weights or networks()
+    count, weights = len(labels), weights or networks()
+    x, keep = smooth_images(count), masks(count, seed)
     gradients = {part: {name: [] for name in weights[part]} for part in parts}
     rng = torch.Generator().manual_seed(1)
     for rows in torch.arange(count).split(batch_size):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in weights.items()}
         h = logits(params, x[rows])[1]
         out, _ = MODEL.classifier.linear_layers(params["classifier"], h * keep[rows] / (1 - RATE))
-        F.cross_entropy(out, Y[rows]).backward()
+        F.cross_entropy(out, labels[rows]).backward()
         for part in parts:
             for name, t in params[part].items():
                 gradients[part][name].append(t.grad + noise**0.5 * torch.randn(t.shape, generator=rng))
-    plain = artifact(x, Y[:count], parts, batch_size=batch_size, noise=noise, known=True, weights=weights)
+    plain = artifact(x, labels, parts, batch_size=batch_size, noise=noise, known=True, weights=weights)
     stacked = {part: {name: torch.stack(each) for name, each in net.items()} for part, net in gradients.items()}
     return replace(plain, model=DROPPING, gradients=stacked), logits(weights, x)[1].double(), keep
 
@@ -128,7 +131,7 @@ def test_a_fit_to_features_goes_without_those_that_were_dropped(attack):
     rng, start, victims, others = torch.Generator().manual_seed(1), networks(), torch.arange(4), torch.arange(4, 12)
     extractor = {n: t + 0.02 * t.std() * torch.randn(t.shape, generator=rng) for n, t in start["extractor"].items()}
     after = start | {"extractor": extractor}
-    seen, first = shown(count=12, weights=after)[0], shown(count=12, seed=6)[0]
+    seen, first = shown(labels=WITH_OTHERS, weights=after)[0], shown(labels=WITH_OTHERS, seed=6)[0]
     seen, first = (replace(one, uploads={}, upload_buffers={}, round=r) for one, r in ((seen, 1), (first, 0)))
 
     def of(unaware):
@@ -136,7 +139,9 @@ def test_a_fit_to_features_goes_without_those_that_were_dropped(attack):
         kept = now.select(others)
         known = KnownImages(smooth_images(12)[4:, None], kept, 0.0)
         return mean_psnr(
-            attack.reconstruct(now.select(victims), replace(WHOLE, known=known, rounds=(before.select(others), kept)), 0)
+            attack.reconstruct(
+                now.select(victims), replace(WHOLE, known=known, rounds=(before.select(others), kept)), 0
+            )
         )
 
     assert of(unaware=False) > of(unaware=True) + 1
@@ -169,7 +174,7 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
 
 
 def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
-    seen, true, keep = shown(batch_size=2, count=2)
+    seen, true, keep = shown(batch_size=2, labels=Y[:2])
     separated = disaggregation.disaggregate(seen, 0)
     assert separated.sound.all()
     undropped = closed_form.undropped(DROPPING, separated.h, closed_form.BLURRED)

@@ -14,7 +14,9 @@ def attacked(psnr, attack="calibrated", defense="none", **spec):
 
 
 def rows_of(text):
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:] if line.startswith("|")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:] if line.startswith("|")
+    ]
 
 
 def test_what_a_defence_takes_is_the_difference_over_the_same_victims():

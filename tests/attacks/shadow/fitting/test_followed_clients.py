@@ -23,9 +23,7 @@ BRIEF = {"steps": 6, "fit_steps": 6, "refine_steps": 4}
 def trained(client, size=0.02):
     """The initial networks after a client's training: each number moved by its share of its tensor's spread."""
     rng = torch.Generator().manual_seed(client)
-    moved = {
-        name: t + size * t.std() * torch.randn(t.shape, generator=rng) for name, t in INITIAL["extractor"].items()
-    }
+    moved = {name: t + size * t.std() * torch.randn(t.shape, generator=rng) for name, t in INITIAL["extractor"].items()}
     return INITIAL | {"extractor": moved}
 
 
