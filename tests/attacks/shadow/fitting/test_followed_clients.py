@@ -96,6 +96,20 @@ def test_kept_uploads_that_cannot_be_read_end_at_the_class_means_if_they_are_of_
     assert torch.allclose(end.images, floor.to(end.images)) == last
 
 
+def test_a_chain_that_begins_after_round_0_trusts_the_initial_extractor_by_no_more_than_the_spread_of_features():
+    """The same uploads of clients who never trained: said to be of round 0 they show the images, said to be of round 1 little."""
+    rows = VICTIMS[0]
+
+    def error(number):
+        known = replace(knowledge([INITIAL]), rounds=(uploads(KEPT[:1], [INITIAL], round_=number),))
+        end = Chained(find_steps=40, **ENOUGH).reconstruct(uploads((rows,), [INITIAL], round_=number), known, 0)
+        return float((end.images[:, 0] - X[rows]).square().mean())
+
+    seen = uploads((rows,), [INITIAL])
+    floor = float((no_information.class_mean(seen, knowledge([INITIAL])).images[:, 0] - X[rows]).square().mean())
+    assert 10 * error(0) < error(1) < 1.1 * floor
+
+
 def test_known_images_of_batches_are_paired_with_the_features_that_are_theirs():
     """Nothing in a batch's gradient says which feature is which image's, two of one label among them."""
     labels, rows = torch.tensor([0, 3, 3, 5, 1, 2, 7, 4]), KEPT[0]
