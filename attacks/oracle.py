@@ -4,7 +4,8 @@ It says what one way of using the true extractor gives, with a Gaussian prior. A
 second reference, trains a decoder through it (attacks/oracle_decoder.py), and an active server makes clients send more.
 
 min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of
-auxiliary images as the prior. Where the gradient was noised, through h itself and with its variance.
+auxiliary images as the prior. Where the gradient was noised, that is done through h itself and with its variance, and is one of two
+starts for the image that makes the whole gradient of C most probable (attacks/shadow/true_extractor_posterior.py).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import ClassVar
 from attacks.common import batched
 from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
 from attacks.features import per_image
-from attacks.shadow import known_extractor, shadow_federation
+from attacks.shadow import known_extractor, shadow_federation, true_extractor_posterior
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -47,4 +48,10 @@ class Oracle:
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         view = shadow_federation.real(artifact, knowledge, seed, "Oracle")
         nets = shadow_federation.of_clients(view, {k: [knowledge.oracle[k].params["extractor"]] for k in view.clients})
-        return batched.reconstruction(known_extractor.invert(view, nets, self.steps, progress), 1, view.labels[:, None])
+        end = known_extractor.invert(view, nets, self.steps, progress)
+        if view.noise is None:
+            return batched.reconstruction(end, 1, view.labels[:, None])
+        whole = true_extractor_posterior.most_probable(
+            artifact, view.auxiliary, knowledge.oracle, end.x, self.steps, seed, progress
+        )
+        return whole._replace(gradient_evaluations=whole.gradient_evaluations + end.evaluations)
