@@ -26,15 +26,13 @@ Weights were chosen on images disjoint from all victims (docs/appendix/tuning.md
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.common import batched, bottleneck, closed_form, gradient_distance, lbfgs, priors, problem
+from attacks.common import batched, bottleneck, closed_form, failed_uploads, gradient_distance, lbfgs, priors, problem
 from attacks.common.batched import Data, Descent
 from attacks.common.closed_form import Features
 from attacks.common.gradient_distance import Products
@@ -71,7 +69,7 @@ class AnchoredMatching:
             part = posed._replace(observed=observed, labels=separated.labels[rows])
             of_rows = replace(artifact, client=artifact.client[rows])
             parts.append((rows, self.descend(of_rows, part, features, seed, progress)))
-        whole = joined(parts)
+        whole = failed_uploads.joined(parts)
         return whole._replace(gradient_evaluations=whole.gradient_evaluations + separated.evaluations)
 
     def descend(
@@ -163,25 +161,6 @@ def merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: T
     images[won], loss[won], trace[won], restart[won] = other.images[better], other.loss[better], other_trace[better], 1
     spent = first.gradient_evaluations + other.gradient_evaluations + len(first.images) + len(rows)
     return Reconstruction(images, first.labels, loss, trace, restart, spent)
-
-
-def joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
-    """Reconstructions of some victims each, in the order of all victims.
-
-    A shorter trace repeats its last value; one of a single entry, where nothing was descended on, goes on as NaN.
-    """
-    order = torch.cat([rows for rows, _ in parts]).argsort()
-    traces = batched.of_one_length([_with_nan(one.trace) for _, one in parts])
-    images, labels, loss, restart = (
-        torch.cat([getattr(one, name) for _, one in parts])[order] for name in ("images", "labels", "loss", "restart")
-    )
-    spent = sum(one.gradient_evaluations for _, one in parts)
-    return Reconstruction(images, labels, loss, torch.cat(traces)[order], restart, spent)
-
-
-def _with_nan(trace: Tensor) -> Tensor:
-    """A trace of a single entry with one more, NaN."""
-    return F.pad(trace, (0, 1), value=math.nan) if trace.shape[1] == 1 else trace
 
 
 def feature_gap(features: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
