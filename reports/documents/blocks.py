@@ -11,6 +11,7 @@ from reports.documents import (
     benchmarks,
     catalogue,
     claims,
+    countermeasures,
     findings,
     model_accuracy,
     needed_knowledge,
@@ -31,7 +32,7 @@ PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN, META = (
     "securegan",
     "meta",
 )
-DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
+DEFENCES, IMPRINT, COUNTERMEASURES = "defences", "imprint-on-the-wire", "countermeasures"
 LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 TRAINED, INFERENCE, PROPERTY = "published-ladder", "inference", "property-inference"
@@ -212,6 +213,8 @@ BLOCKS: Blocks = {
     "attacks": catalogue.attacks,
     "backbones": catalogue.backbones,
     "benchmarks": benchmarks.section,
+    COUNTERMEASURES: _of_attacks(COUNTERMEASURES, countermeasures.table),
+    f"{COUNTERMEASURES}-setting": _of_attacks(COUNTERMEASURES, findings.setting),
     "datasets": catalogue.datasets,
     DEFENCES: _of_attacks(DEFENCES, claims.every_defence),
     f"{DEFENCES}-attacks": _of_attacks(DEFENCES, claims.every_attack),

@@ -20,7 +20,7 @@ WITHOUT = "none"
 
 
 def table(records: Sequence[AttackRecord]) -> str:
-    """A row for each attack, method and defence, attacks as the records have them and without a defence first.
+    """A row for each attack, method and defence: attacks as the records have them, "none" first, other defences by their words.
 
     What a defence takes is the PSNR without it less that with it, victim by victim; bold where both rules of
     reports/records/comparison.py say that they differ, p values adjusted by Holm over the whole table.
@@ -62,8 +62,7 @@ def _by_defence(records: Sequence[AttackRecord], attack: str, method: str) -> di
     found = {defence(r.cell): measured.of(r) for r in of_place}
     if len(found) < len(of_place) or WITHOUT not in found:
         raise ValueError(f"{attack} on {method} has no record without a defence, or two of one defence")
-    # A stable sort: the others stay as they stand.
-    return dict(sorted(found.items(), key=lambda each: each[0] != WITHOUT))
+    return dict(sorted(found.items(), key=lambda each: (each[0] != WITHOUT, each[0])))
 
 
 def _name(attack: str, method: str, words: str) -> str:
