@@ -5,7 +5,7 @@ second reference, trains a decoder through it (attacks/oracle_decoder.py), and a
 
 min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of
 auxiliary images as the prior. Where the gradient was noised, that is done through h itself and with its variance, and is one of two
-starts for the image that makes the whole gradient of C most probable (attacks/shadow/true_extractor_posterior.py).
+starts for the image that makes the whole gradient of C most probable (attacks/features/true_extractor_posterior.py).
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from attacks.common import batched
 from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
-from attacks.features import per_image
-from attacks.shadow import known_extractor, shadow_federation, true_extractor_posterior
+from attacks.features import per_image, true_extractor_posterior
+from attacks.shadow import known_extractor, shadow_federation
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress

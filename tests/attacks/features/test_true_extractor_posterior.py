@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from attacks.common import labels
-from attacks.features import inversion, map_estimate
+from attacks.features import inversion, map_estimate, true_extractor_posterior
 from attacks.oracle import Oracle
-from attacks.shadow import known_extractor, shadow_federation, true_extractor_posterior
+from attacks.shadow import known_extractor, shadow_federation
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge, Networks, no_progress
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
