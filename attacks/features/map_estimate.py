@@ -57,6 +57,14 @@ class ImagePrior(NamedTuple):
         """The prior of each victim's images about their mean."""
         return [self.gaussian._replace(variance=variance) for variance in self.variances()]
 
+    def images(self, z: Tensor) -> Tensor:
+        """x [V, B, C, H, W] of z [V, B, D]."""
+        return torch.stack([image(*one) for one in zip(self.each(), z, self.mean, strict=True)])
+
+    def whitened(self, u: Tensor) -> Tensor:
+        """The way back: z [V, B, D] of u = 2x - 1, which broadcasts to [V, B, D]."""
+        return torch.stack([one.whitened(t) for one, t in zip(self.each(), u - self.mean, strict=True)])
+
 
 def of_photographs(artifact: Artifact, like: Tensor) -> ImagePrior:
     """What an attacker without images believes of every victim's; `like` gives dtype and device."""
@@ -104,8 +112,7 @@ def most_probable(
         other = descents.by_direction(starts(artifact, prior, number, seed)[rows], rows)
         which[rows[other.loss < best.loss[rows]]] = number
         best = _put(best, rows, batched.lower(best._replace(**_rows(best, rows), evaluations=0), other))
-    x = torch.stack([image(*one) for one in zip(prior.each(), best.x, prior.mean, strict=True)])
-    return Reconstruction(x, posed.labels, best.loss, best.trace, which, best.evaluations)
+    return Reconstruction(prior.images(best.x), posed.labels, best.loss, best.trace, which, best.evaluations)
 
 
 def starts(artifact: Artifact, prior: ImagePrior, number: int, seed: int) -> Tensor:
@@ -116,12 +123,7 @@ def starts(artifact: Artifact, prior: ImagePrior, number: int, seed: int) -> Ten
         draws = problem.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
         z = z + (1.0 if drawn else NUDGE) * draws
     if 0 <= flat < len(FLAT):
-        z = z + torch.stack(
-            [
-                each_prior.whitened(2 * FLAT[flat] - 1 - mean)
-                for each_prior, mean in zip(prior.each(), prior.mean, strict=True)
-            ]
-        )
+        z = z + prior.whitened(z.new_tensor(2 * FLAT[flat] - 1))
     return z
 
 

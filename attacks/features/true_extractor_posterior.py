@@ -59,10 +59,7 @@ def _of_client(
     prior = map_estimate.mixture(learned, labels.probabilities(artifact))
     descents = map_estimate.Descents(posed, prior, map_estimate.Steps(0, steps), progress)
     rows = torch.arange(artifact.victims, device=near.device)
-    u = 2 * near.to(prior.mean).flatten(2) - 1
-    there = torch.stack([of.whitened(t) for of, t in zip(prior.each(), u - prior.mean, strict=True)])
-    ends = [descents.at_once(z, rows) for z in (torch.zeros_like(prior.mean), there)]
-    best = batched.lower(*ends)
-    x = torch.stack([map_estimate.image(*one) for one in zip(prior.each(), best.x, prior.mean, strict=True)])
-    which = (ends[1].loss < ends[0].loss).long()
-    return Reconstruction(x, posed.labels, best.loss, best.trace, which, best.evaluations)
+    starts = (torch.zeros_like(prior.mean), prior.whitened(2 * near.to(prior.mean).flatten(2) - 1))
+    first, other = (descents.at_once(z, rows) for z in starts)
+    best, which = batched.lower(first, other), (other.loss < first.loss).long()
+    return Reconstruction(prior.images(best.x), posed.labels, best.loss, best.trace, which, best.evaluations)

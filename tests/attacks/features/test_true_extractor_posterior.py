@@ -45,7 +45,7 @@ def mean_psnr(images):
 def test_the_whole_gradient_shows_more_than_the_features_that_noise_leaves(variance):
     seen, known = artifact(X, Y, C, noise=variance), of(0)
     found = ATTACK.reconstruct(seen, known, 0)
-    assert mean_psnr(found.images) > mean_psnr(through_features(seen, known)) + 0.5
+    assert mean_psnr(found.images) > mean_psnr(through_features(seen, known)) + 1
 
 
 def test_of_an_image_that_the_classifier_knows_well_noise_leaves_the_mean_of_the_prior():
@@ -61,7 +61,7 @@ def test_of_an_image_that_the_classifier_knows_well_noise_leaves_the_mean_of_the
     seen = artifact(X, torch.full((4,), 3), C, noise=1e-3, weights=weights)
     known = replace(of(0), oracle={0: Networks(weights, BUFFERS)})
     mean = mean_psnr(((prior_of(seen, known).mean + 1) / 2).view(4, 1, *seen.image_shape))
-    assert mean_psnr(ATTACK.reconstruct(seen, known, 0).images) > mean - 0.3
+    assert mean_psnr(ATTACK.reconstruct(seen, known, 0).images) > mean - 0.1
     assert mean_psnr(through_features(seen, known)) < mean - 0.2
 
 
@@ -105,6 +105,7 @@ def test_each_client_is_inverted_through_its_own_extractor_together_as_alone():
             both.select(of_client), known.auxiliary, known.oracle, near[of_client], 20, 0, no_progress
         )
         torch.testing.assert_close(together.images[of_client], alone.images, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(together.loss[of_client], alone.loss)
     swapped = {0: known.oracle[1], 1: known.oracle[0]}
     wrong = true_extractor_posterior.most_probable(both, known.auxiliary, swapped, near, 20, 0, no_progress)
     assert (wrong.loss > together.loss).all()
