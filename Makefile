@@ -45,7 +45,7 @@ help: ## list the commands
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
 	  'Of test, test-thorough, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name"; of test-flower: PYTEST_ARGS' \
 	  'Of the environments: PYTHON=python3.12 VENV=.venv FLOWER_VENV=.venv-flower' \
-	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2" (all: one choice at a time). Of bench: BENCH_ARGS="--short --repeats 1"' \
+	  'Of test-portable: PART=numerical SETTINGS="lowest threads-4" (all: one choice at a time). Of bench: BENCH_ARGS="--short --repeats 1"' \
 	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)' \
 	  'Of chaos: KILLS=1000 TIME=3600 (seconds) SEED=0'
 

@@ -170,16 +170,18 @@ def narrow_resnet() -> Iterator[None]:
 
 
 def narrow_layers(patch: pytest.MonkeyPatch) -> None:
-    """Makes ResNet-18 narrow; the shapes that snapshots are compared with are not remembered meanwhile.
+    """Makes ResNet-18 narrow; the shapes that snapshots and observations are compared with are not remembered meanwhile.
 
     No layer gets fewer than 8 channels. With fewer, on processors with AVX2 and no AVX-512, oneDNN's gradient of a 1x1 convolution
     of stride 2 (`jit_avx2_1x1_convolution_bwd_weights_t`) writes past its buffer where tensors are channels-last, as those of
     grey images are.
     """
     from privbench.networks.backbones import resnet18
+    from privbench.observation.format import networks
     from privbench.training import harness
 
     patch.setattr(harness, "_outline", harness._outline.__wrapped__)
+    patch.setattr(networks, "shapes", networks.shapes.__wrapped__)
 
     for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):
         layers = getattr(resnet18, name).items()

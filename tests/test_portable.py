@@ -80,8 +80,8 @@ def test_the_combined_settings_hold_every_choice_that_the_processor_has(capabili
 
 def test_what_replaces_a_setting_runs_once_and_is_named(capsys):
     here = HERE._replace(capability="SVE256")
-    assert [each.name for each in portable.chosen_settings(["middle", "threads-2"], here)] == ["threads-2"]
-    line = "left out: middle, because this processor has no AVX2; threads-2 runs in its place"
+    assert [each.name for each in portable.chosen_settings(["middle", "threads-4"], here)] == ["threads-4"]
+    line = "left out: middle, because this processor has no AVX2; threads-4 runs in its place"
     assert capsys.readouterr().out.splitlines() == [line]
 
 

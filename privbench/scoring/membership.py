@@ -75,12 +75,12 @@ def of_curve(
 
 def auc(order: Recognition) -> float:
     """P[a member has a higher score than a non-member], ties counted half."""
-    return float(_areas(order.members[None], order.non_members[None])[0])
+    return float(_areas(order.members[None], _steps(order)[None])[0])
 
 
 def true_positives(order: Recognition, rate: float) -> int:
     """How many members exceed the lowest threshold that at most `rate` of the non-members exceed."""
-    return int(_exceeding(order, order.non_members[None], rate)[0])
+    return int(_members_above(order)[_allowed(order, rate)])
 
 
 def p_value(hits: int, members: int, non_members: int, rate: float) -> float:
@@ -121,8 +121,8 @@ def auc_resamples(order: Recognition, name: str) -> Rates:
     common part of the error as large as it can be.
     """
     rng = np.random.default_rng(stream(0, "membership", "members", name).initial_seed())
-    m = int(order.members.sum())
-    return _areas(rng.multinomial(m, order.members / m, RESAMPLES), _resampled(order.non_members))
+    m, steps = int(order.members.sum()), _steps(order)
+    return _areas(rng.multinomial(m, order.members / m, RESAMPLES), steps[_drawn(len(steps), RESAMPLES)])
 
 
 def rate_resamples(order: Recognition, rate: float, name: str) -> Rates:
@@ -131,7 +131,8 @@ def rate_resamples(order: Recognition, rate: float, name: str) -> Rates:
     The prior keeps a rate of 0 or 1 among a few members from being sure.
     """
     rng = np.random.default_rng(stream(0, "membership", "rate", name).initial_seed())
-    exceeding = _exceeding(order, _resampled(order.non_members), rate)
+    first = _drawn_at(int(order.non_members.sum()), RESAMPLES, _allowed(order, rate))
+    exceeding = _members_above(order)[first]
     return rng.beta(exceeding + 0.5, order.members.sum() - exceeding + 0.5)
 
 
@@ -141,32 +142,44 @@ def share_resamples(hits: int, count: int, name: str) -> Rates:
     return rng.beta(hits + 0.5, count - hits + 0.5, RESAMPLES)
 
 
-def _resampled(counts: Counts) -> Counts:
-    """RESAMPLES bootstrap samples of images of which so many have each score: [RESAMPLES, T]; the draws do not depend on them."""
-    steps = len(counts)
-    drawn = _drawn(int(counts.sum()), RESAMPLES)
-    place = np.repeat(np.arange(steps), counts)[drawn] + steps * np.arange(RESAMPLES)[:, None]
-    return np.bincount(place.ravel(), minlength=steps * RESAMPLES).reshape(RESAMPLES, steps)
+def _steps(order: Recognition) -> Counts:
+    """The step of every non-member, in the order: [n]."""
+    return np.repeat(np.arange(len(order.non_members)), order.non_members)
+
+
+def _allowed(order: Recognition, rate: float) -> int:
+    """How many non-members may exceed the threshold, which is the score of the next one."""
+    return math.floor(rate * int(order.non_members.sum()))
+
+
+def _members_above(order: Recognition) -> Counts:
+    """How many members have a higher score than each non-member, in the order, and how many there are: [n + 1]."""
+    above = np.cumsum(order.members) - order.members
+    members: Counts = np.append(above[_steps(order)], order.members.sum())
+    return members
 
 
 @lru_cache(maxsize=4)
 def _drawn(count: int, resamples: int) -> Counts:
     """Which of `count` images every resample draws: [resamples, count]."""
     rng = np.random.default_rng(stream(0, "membership", "non-members").initial_seed())
-    drawn = np.floor(rng.random((count, resamples)) * count).astype(np.int64).T
+    drawn = np.ascontiguousarray(np.floor(rng.random((count, resamples)) * count).astype(np.int64).T)
     drawn.flags.writeable = False
     return drawn
 
 
-def _areas(members: Counts, non_members: Counts) -> Rates:
-    """Of orders [R, T] each: [R]."""
+@lru_cache(maxsize=64)
+def _drawn_at(count: int, resamples: int, place: int) -> Counts:
+    """The image at one place of every resample in the images' order; `count` behind the last place: [resamples]."""
+    if place == count:
+        return np.full(resamples, count)
+    at: Counts = np.partition(_drawn(count, resamples), place, axis=1)[:, place]
+    at.flags.writeable = False
+    return at
+
+
+def _areas(members: Counts, steps: Counts) -> Rates:
+    """Of orders with so many members at each step [R, T], and the step of each non-member [R, n]: [R]."""
     above = np.cumsum(members, 1) - members / 2
-    areas: Rates = (above * non_members).sum(1) / (members.sum(1) * non_members.sum(1))
+    areas: Rates = np.take_along_axis(above, steps, 1).sum(1) / (members.sum(1) * steps.shape[1])
     return areas
-
-
-def _exceeding(order: Recognition, non_members: Counts, rate: float) -> Counts:
-    """How many members of the order exceed the threshold of each resample of non-members [R, T]: [R]."""
-    allowed = np.floor(rate * non_members.sum(1, keepdims=True))
-    exceeding: Counts = (np.cumsum(non_members, 1) <= allowed) @ order.members
-    return exceeding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import cast
 
 import torch
@@ -31,10 +32,11 @@ def model_of(networks: NetworksEntry) -> Model:
     return registry.model(**networks.model_dump())
 
 
+@lru_cache(maxsize=64)
 def shapes(model: Model, part: str) -> tuple[Shapes, Shapes]:
     """Shapes of the (parameters, buffers) of one part, as its `init` makes them, on torch's device without memory.
 
-    ValueError where the part would be larger than any of ours.
+    Remembered, as every table of every file is compared with them. ValueError where the part would be larger than any of ours.
     """
     with torch.device("meta"):
         # No generator draws there, and nothing is drawn.

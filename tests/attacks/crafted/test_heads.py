@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from attacks.crafted import class_sums, classifiers, dry_run, gradient_bins, heads, saturated
 from attacks.crafted.classifiers import HONEST
 from attacks.imprint import Imprint
+from attacks.staged import Staged
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, registry
@@ -187,14 +188,16 @@ class Honest:
         return Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest(MLP)), seed, progress)
 
 
-def test_the_dry_run_tries_a_head_of_one_layer_on_the_servers_own_images():
+def test_the_dry_run_tries_a_head_of_one_layer_on_the_servers_own_images(monkeypatch):
     expected = ExpectedUpload(4, NoDefense())
     known = replace(KNOWN, expected=expected)
+    quick = Staged(peel_iterations=1, peel_levels=1, feature_steps=10, steps=10, starts=1)
+    monkeypatch.setattr("attacks.imprint.passive", lambda _: quick)
     made = Imprint(rehearsal_images=4, feature_steps=10).craft(MLP, honest(MLP), known, 0)
     assert made == HONEST or classifiers.is_crafted(made.params["classifier"], "fc3")
     assert dry_run.better_classifier(
         MLP, honest(MLP), known, 4, 0,
-        lambda seen, *_: Imprint().reconstruct(seen, KNOWN, 0)._replace(images=torch.zeros(len(seen.client), 4, 1, 32, 32)),
+        lambda seen, *_: quick.reconstruct(seen, KNOWN, 0)._replace(images=torch.zeros(len(seen.client), 4, 1, 32, 32)),
         lambda _: Honest(),
     ) == HONEST  # fmt: skip
 

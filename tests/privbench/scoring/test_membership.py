@@ -105,3 +105,22 @@ def test_draws_of_one_number_of_resamples_are_not_those_of_another(monkeypatch):
         monkeypatch.setattr(membership, "RESAMPLES", resamples)
         assert membership.auc_resamples(order, "a").shape == (resamples,)
         assert membership.rate_resamples(order, 0.1, "a").shape == (resamples,)
+
+
+def test_resamples_are_those_of_a_plain_loop_over_what_is_drawn(monkeypatch):
+    """Ties among the scores, and rates at which no non-member, some and all may exceed the threshold."""
+    monkeypatch.setattr(membership, "RESAMPLES", 20)
+    members, non_members = (np.round(each, 1) for each in scores(30, 25, 0.5))
+    order, falling = membership.recognition(members, non_members), np.sort(non_members)[::-1]
+    drawn = membership._drawn(25, 20)
+    for rate in (0, 0.1, 0.5, 1):
+        first = membership._drawn_at(25, 20, membership._allowed(order, rate))
+        exceeding = membership._members_above(order)[first]
+        for resample, counted in zip(drawn, exceeding, strict=True):
+            thresholds = [-np.inf, *falling]
+            allowed = [t for t in thresholds if (falling[resample] > t).sum() <= rate * 25]
+            assert counted == (members > min(allowed)).sum()
+    areas = membership._areas(order.members[None].repeat(20, 0), membership._steps(order)[drawn])
+    for resample, area in zip(drawn, areas, strict=True):
+        wins = [(m > n) + (m == n) / 2 for m in members for n in falling[resample]]
+        assert area == pytest.approx(np.mean(wins), abs=1e-12)
