@@ -28,8 +28,9 @@ hypothesis.settings.load_profile("tests")
 
 collect_ignore = ["flower"]  # in an environment of their own: `make test-flower`
 
-# Test modules whose outcome no order of summation changes: the command line, files and their formats, documents and tables.
-# All others are numerical, and `make test-portable PART=numerical` runs those alone.
+# Test modules whose outcome no order of summation in torch changes: the command line, files and their formats, documents and
+# tables, what numpy or SciPy alone compute. All others are numerical, but for the tests of ANY_ARITHMETIC, and
+# `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
     "test_command_line.py",
     "test_first_users.py",
@@ -38,7 +39,9 @@ NOT_NUMERICAL = (
     "test_ladder_command.py",
     "test_makefile.py",
     "test_pages.py",
+    "test_site.py",
     "benchmarks/test_chaos.py",
+    "defenses/test_accounting.py",
     "privbench/capture/test_format.py",
     "privbench/capture/test_light.py",
     "privbench/capture/test_page.py",
@@ -62,13 +65,19 @@ NOT_NUMERICAL = (
     "privbench/system/test_files.py",
     "privbench/system/test_interrupts.py",
     "privbench/system/test_locks.py",
+    "privbench/system/test_side_by_side.py",
     "privbench/test_hyperparameters.py",
     "privbench/test_spec.py",
+    "reports/documents/test_documents.py",
+    "reports/figures/test_hard_names_and_numbers.py",
     "reports/figures/test_label_histogram.py",
     "reports/folders/test_comparing.py",
     "reports/folders/test_one_page.py",
+    "reports/records/test_published.py",
     "reports/records/test_table_checks.py",
     "reports/running/test_ladder_study.py",
+    "reports/running/test_ray_engine.py",
+    "reports/running/test_shards.py",
     "reports/running/test_status.py",
     "reports/studies/test_study_files.py",
     "reports/tables/test_ladder.py",
@@ -81,14 +90,26 @@ NOT_NUMERICAL = (
     "untrusted_files/test_misplaced.py",
     "untrusted_files/test_paths.py",
 )
+# Tests of numerical modules that compare two runs of one process bit for bit, or that ask whether something runs at all. They
+# take many minutes, and say under another arithmetic what they said under the first.
+ANY_ARITHMETIC = (
+    "benchmarks/test_benchmarks.py::test_every_row_runs_in_a_short_form",
+    "test_contracts.py::test_a_reconstruction_has_the_shape_of_the_victims",
+    "test_contracts.py::test_an_attack_looks_at_nothing_that_it_does_not_declare",
+    "test_contracts.py::test_an_inference_looks_at_what_it_declares_and_draws_by_its_own_seed_alone",
+    "test_contracts.py::test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Marks the numerical tests."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).as_posix() not in NOT_NUMERICAL:
+        if not item.path.is_relative_to(here):
+            continue
+        module = item.path.relative_to(here).as_posix()
+        if not {module, f"{module}::{item.originalname}"} & {*NOT_NUMERICAL, *ANY_ARITHMETIC}:
             item.add_marker(pytest.mark.numerical)
 
 
