@@ -8,11 +8,10 @@ from privbench import written_defense
 from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.records import comparison, measured
-from reports.records.comparison import Comparison
-from reports.records.labels import NAMES, unique
-from reports.records.measured import Measured
-from reports.records.number_text import NONE, range_text, spread_text
+from reports.documents import paired_rows
+from reports.documents.paired_rows import PairedRow
+from reports.records import comparison
+from reports.records.number_text import spread_text
 from reports.tables import render
 
 COLUMNS = ("attack", "method", "defence", "PSNR, dB", "over the floor, dB", "takes, dB", "accuracy, %")
@@ -27,19 +26,9 @@ def table(records: Sequence[AttackRecord]) -> str:
 
     ValueError: an attack on a method has no record without a defence, or two of one.
     """
-    places = {place: _by_defence(records, *place) for place in unique((r.attack, r.cell.train.method) for r in records)}
-    pairs = [
-        (_name(*place, words), of[WITHOUT], row)
-        for place, of in places.items()
-        for words, row in of.items()
-        if words != WITHOUT
-    ]
-    taken = {one.name: one for one in comparison.paired(pairs)}
-    rows = [
-        _row(*place, words, row, taken.get(_name(*place, words)))
-        for place, of in places.items()
-        for words, row in of.items()
-    ]
+    each = paired_rows.rows(records, defence, WITHOUT)
+    taken = paired_rows.taken(each)
+    rows = [[*paired_rows.cells(row, taken), _accuracy(row)] for row in each]
     return f"{render.markdown(COLUMNS, rows)}\n\n{comparison.RULE}"
 
 
@@ -56,29 +45,6 @@ def defence(cell: CellSpec) -> str:
     return ", ".join(parts) or WITHOUT
 
 
-def _by_defence(records: Sequence[AttackRecord], attack: str, method: str) -> dict[str, Measured]:
-    """Defence -> the victims of one attack on one method."""
-    of_place = [r for r in records if (r.attack, r.cell.train.method) == (attack, method)]
-    found = {defence(r.cell): measured.of(r) for r in of_place}
-    if len(found) < len(of_place) or WITHOUT not in found:
-        raise ValueError(f"{attack} on {method} has no record without a defence, or two of one defence")
-    return dict(sorted(found.items(), key=lambda each: (each[0] != WITHOUT, each[0])))
-
-
-def _name(attack: str, method: str, words: str) -> str:
-    return f"{attack}, {method}, {words}"
-
-
-def _row(attack: str, method: str, words: str, row: Measured, taken: Comparison | None) -> list[str]:
-    gain = range_text(row.gain_db, sign=True)
-    takes = NONE if taken is None else range_text(taken.difference_db, sign=True)
-    accuracy = row.first.accuracy
-    return [
-        f"`{attack}`",
-        NAMES.get(method, method),
-        words,
-        range_text(row.psnr_db),
-        render.bold(gain) if row.is_sure else gain,
-        render.bold(takes) if taken is not None and taken.differ else takes,
-        spread_text(accuracy.mean, accuracy.std, 1).replace("+-", "±"),
-    ]
+def _accuracy(row: PairedRow) -> str:
+    accuracy = row.measured.first.accuracy
+    return spread_text(accuracy.mean, accuracy.std, 1).replace("+-", "±")

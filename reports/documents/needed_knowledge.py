@@ -8,16 +8,18 @@ from statistics import fmean
 from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.documents import model_accuracy
+from privbench.spec import CellSpec
+from reports.documents import model_accuracy, paired_rows
 from reports.documents.findings import by_method
-from reports.records import knowledge_sets, measured
+from reports.records import comparison, knowledge_sets, measured
 from reports.records.labels import label, unique
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text
-from reports.tables import render
+from reports.tables import render, variants
 from reports.tables.summary.columns import in_rungs
 
 FLOOR = "nothing: the best floor"
+DEFAULTS = "defaults"
 
 
 def _at_one_round(record: Record, model: str) -> str:
@@ -91,6 +93,23 @@ def _seed_by_seed(record: Record) -> list[Record]:
         record.model_copy(update={"cell": record.cell.with_seeds([each.seed]), "seeds": [each]})
         for each in record.seeds
     ]
+
+
+def by_setting(records: Sequence[AttackRecord]) -> str:
+    """A row an attack, method and settings of the attack: PSNR, gain over the floor, and what is gained over the defaults.
+
+    Paired by victim; bold where reports/records/comparison.py claims a difference, adjusted over all rows. ValueError: an attack
+    without a record of its defaults.
+    """
+    rows = paired_rows.rows(records, _settings, DEFAULTS)
+    gained = paired_rows.gained(rows)
+    columns = ("attack", "method", "settings", "PSNR, dB", "over the floor, dB", "over the defaults, dB")
+    return f"{render.markdown(columns, [paired_rows.cells(row, gained) for row in rows])}\n\n{comparison.RULE}"
+
+
+def _settings(cell: CellSpec) -> str:
+    """What of an attack's settings is not the default."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(variants.unusual_settings(cell).items())) or DEFAULTS
 
 
 def few_seeds(records: Sequence[AttackRecord]) -> str:

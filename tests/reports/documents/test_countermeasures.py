@@ -59,7 +59,7 @@ def test_every_defence_of_the_study_has_words_of_its_own():
 
 
 def test_an_attack_that_has_no_record_without_a_defence_or_two_is_refused():
-    with pytest.raises(ValueError, match="calibrated on fedsplit has no record without a defence"):
+    with pytest.raises(ValueError, match="calibrated on fedsplit has no record of 'none'"):
         countermeasures.table([attacked(30.0, defense="clip:1")])
-    with pytest.raises(ValueError, match="or two of one defence"):
+    with pytest.raises(ValueError, match="or two of one form"):
         countermeasures.table([attacked(30.0), attacked(30.0, labels_known=True)])

@@ -109,3 +109,29 @@ def test_seeds_stand_side_by_side_each_over_its_own_victims():
     both = records[1].model_copy(update={"cell": cell, "seeds": [records[1].seeds[0], records[0].seeds[0]]})
     again = needed_knowledge.by_seed([both, *records[2:]], ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
     assert again == lines
+
+
+def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
+    def attacked(attack, method, psnr, **settings):
+        made = record(method, attack=attack, seeds=range(100, 105), spec={"attack_settings": settings})
+        return with_psnr(made, lambda victim: psnr + 0.1 * (victim.seed % 3) + victim.client)
+
+    records = [
+        attacked("chained", "fedsplit", 35.0, prior="denoiser"),
+        attacked("chained", "fedsplit", 30.0),
+        attacked("chained", "fedcg", 31.0),
+        attacked("chained", "fedcg", 30.0, steps=400),
+        attacked("oracle", "fedcg", 33.0),
+    ]
+    lines = [line for line in needed_knowledge.by_setting(records).splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [(*row[:3], row[5]) for row in rows] == [
+        ("`chained`", "FedSplit", "defaults", "-"),
+        # The same for every victim, so that its interval has no width.
+        ("`chained`", "FedSplit", "prior denoiser", "**+5.00 [+5.00, +5.00]**"),
+        ("`chained`", "FedCG", "defaults", "-"),
+        ("`chained`", "FedCG", "steps 400", "**-1.00 [-1.00, -1.00]**"),
+        ("`oracle`", "FedCG", "defaults", "-"),
+    ]
+    with pytest.raises(ValueError, match="chained on fedsplit has no record of 'defaults'"):
+        needed_knowledge.by_setting(records[:1])
