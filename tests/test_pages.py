@@ -50,6 +50,7 @@ FROM_RECORDS = [
     "docs/results/ladder-cifar10.md",
     "docs/results/ladder-digits.md",
     "docs/results/ladder-photos.md",
+    "docs/results/learned-prior.md",
     "docs/results/published-cifar10.md",
     "docs/results/published-office10.md",
     "docs/papers_claims.md",

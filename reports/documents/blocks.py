@@ -43,6 +43,8 @@ OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
 )
 # `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
 FIRST_ROUND = "office10-first-round"
+# Two attacks on private extractors under a prior learned from auxiliary images.
+LEARNED_PRIOR = "learned-prior"
 # The quick preset on CIFAR-10: FedAvg; the ladder has the private extractors.
 QUICK = "quick-cifar10"
 # The tables of attacks by what they know.
@@ -187,6 +189,18 @@ def _first_round(root: Path) -> str:
     return _body(sweep.report({"observed_rounds": sorted(kept, key=len)}, records))
 
 
+def _learned_prior(root: Path) -> str:
+    """A block of attacks under a prior learned from images, with the reference on the same victims."""
+    of_prior = published.attacked(root, LEARNED_PRIOR)
+    columns = {r.cell.train.id for r in of_prior}
+    reference = [
+        r
+        for r in published.attacked(root, DIGITS)
+        if r.attack == "oracle" and r.cell.round == findings.BEST and r.cell.train.id in columns
+    ]
+    return needed_knowledge.by_setting([*of_prior, *reference])
+
+
 def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
     """Title -> records of one method, with their number of seeds in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
@@ -229,6 +243,9 @@ BLOCKS: Blocks = {
     f"{IMPRINT}-setting": _of_attacks(IMPRINT, findings.setting),
     **{name: _of_all(name, _ladder) for name in LADDERS},
     **{f"{name}-setting": _of_attacks(name, findings.setting) for name in LADDERS},
+    LEARNED_PRIOR: _learned_prior,
+    f"{LEARNED_PRIOR}-steps": _of_attacks(LEARNED_PRIOR, needed_knowledge.by_setting, "steps 400"),
+    f"{LEARNED_PRIOR}-setting": _of_attacks(LEARNED_PRIOR, findings.setting),
     "make-targets": catalogue.make_targets,
     INFERENCE: _of_all(INFERENCE, _on("label distribution")),
     f"{INFERENCE}-membership": _of_all(INFERENCE, _on("membership")),

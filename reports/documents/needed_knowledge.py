@@ -95,15 +95,15 @@ def _seed_by_seed(record: Record) -> list[Record]:
     ]
 
 
-def by_setting(records: Sequence[AttackRecord]) -> str:
-    """A row an attack, method and settings of the attack: PSNR, gain over the floor, and what is gained over the defaults.
+def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:
+    """A row an attack, method and settings of the attack: PSNR, gain over the floor, and what is gained over the settings `base`.
 
     Paired by victim; bold where reports/records/comparison.py claims a difference, adjusted over all rows. ValueError: an attack
-    without a record of its defaults.
+    without a record of `base`.
     """
-    rows = paired_rows.rows(records, _settings, DEFAULTS)
+    rows = paired_rows.rows(records, _settings, base)
     gained = paired_rows.gained(rows)
-    columns = ("attack", "method", "settings", "PSNR, dB", "over the floor, dB", "over the defaults, dB")
+    columns = ("attack", "method", "settings", "PSNR, dB", "over the floor, dB", f"over {base}, dB")
     return f"{render.markdown(columns, [paired_rows.cells(row, gained) for row in rows])}\n\n{comparison.RULE}"
 
 

@@ -135,3 +135,6 @@ def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
     ]
     with pytest.raises(ValueError, match="chained on fedsplit has no record of 'defaults'"):
         needed_knowledge.by_setting(records[:1])
+    beside_steps = needed_knowledge.by_setting(records[2:4], "steps 400").splitlines()
+    assert "over steps 400, dB" in beside_steps[0]
+    assert "+1.00 [+1.00, +1.00]" in beside_steps[3]
