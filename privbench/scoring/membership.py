@@ -173,7 +173,7 @@ def _drawn_at(count: int, resamples: int, place: int) -> Counts:
     """The image at one place of every resample in the images' order; `count` behind the last place: [resamples]."""
     if place == count:
         return np.full(resamples, count)
-    at: Counts = np.partition(_drawn(count, resamples), place, axis=1)[:, place]
+    at: Counts = np.partition(_drawn(count, resamples), place, axis=1)[:, place].copy()
     at.flags.writeable = False
     return at
 
