@@ -171,9 +171,8 @@ def _drawn(count: int, resamples: int) -> Counts:
 @lru_cache(maxsize=64)
 def _drawn_at(count: int, resamples: int, place: int) -> Counts:
     """The image at one place of every resample in the images' order; `count` behind the last place: [resamples]."""
-    if place == count:
-        return np.full(resamples, count)
-    at: Counts = np.partition(_drawn(count, resamples), place, axis=1)[:, place].copy()
+    in_order = np.partition(_drawn(count, resamples), min(place, count - 1), axis=1)
+    at: Counts = in_order[:, place].copy() if place < count else np.full(resamples, count)
     at.flags.writeable = False
     return at
 
