@@ -8,8 +8,8 @@ those of all victims of a client, whose extractor is one and the same (`stand_in
 Erdogan, Kupcu, Cicek: UnSplit: Data-Oblivious Model Inversion, Model Stealing, and Label Inference Attacks Against Split Learning,
 WPES 2022, arXiv 2108.09033, Algorithm 1. Of FedSplit and FedCG the server sees gradients instead of features, but those give the
 features exactly. Deviations: the steps; the same start for all images, where the authors' code passes one surrogate from image to
-image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor for
-sure where E is private; docs/appendix/attacks.md says what does, and where.
+image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor
+significantly where E is private; docs/appendix/attacks.md says what does, and where.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from privbench.training.history import Round, StrictModel
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 # Probability of a false alarm of an audit's single releases.
-SURE = 0.001
+FALSE_ALARM_RATE = 0.001
 # Of a victim: seed, client, digests of its originals.
 Name = tuple[int, int, tuple[str, ...]]
 
@@ -170,8 +170,8 @@ class Audit(StrictModel):
 
     @property
     def contradicted(self) -> bool:
-        """Whether the claim cannot be true: refuted in one run, or in single releases at SURE."""
-        return self.lower_bound > self.claimed or self.single_p_value < SURE
+        """Whether the claim cannot be true: refuted in one run, or in single releases at FALSE_ALARM_RATE."""
+        return self.lower_bound > self.claimed or self.single_p_value < FALSE_ALARM_RATE
 
 
 class Manifolds(StrictModel):

@@ -11,10 +11,10 @@ Few seeds vary too little among themselves, by sqrt((S - 1) / S), and a normal q
 lie beyond what resampling five values can give, so the quantiles' distances from the mean are multiplied instead, by
     sqrt(S / (S - 1)) t_{S-1}(0.975) / z(0.975),
 1.58 for five seeds, 2.69 for three, 9.17 for two. That is exact where seeds decide alone and vary normally, and wider than need be
-where victims decide, which the bootstrap counts at every level: a "surely" is claimed rather too seldom than too often.
+where victims decide, which the bootstrap counts at every level: significance is claimed rather too seldom than too often.
 
 With one seed nothing can be said of another: the interval is over its clients and victims, and speaks of these networks alone.
-Below LEAST_SEEDS seeds no table says "surely" (`is_few`), and every interval is marked.
+Below LEAST_SEEDS seeds no table says "significant" (`is_few`), and every interval is marked.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Interval(NamedTuple):
         return self.seeds < LEAST_SEEDS
 
     @property
-    def surely_above(self) -> bool:
+    def significantly_above(self) -> bool:
         """Whether all of it lies above 0, over enough seeds."""
         return not self.is_few and self.low > 0
 

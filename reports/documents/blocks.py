@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from privbench import registry
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.documents import (
     benchmarks,
@@ -20,7 +21,8 @@ from reports.documents import (
 )
 from reports.documents.pages import Blocks
 from reports.records.labels import label
-from reports.studies import definition
+from reports.records.number_text import NONE
+from reports.studies import definition, sweeps
 from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, sweep, variants
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication, generator_table, task_table
@@ -78,6 +80,14 @@ CLAIMS = {
 }
 # The printed table that the runs of the published schedule are compared with.
 TABLES = ["FedCG 1"]
+# Of a reference that needs no known image.
+ANY_NUMBER = "any number"
+# What says which attack on which private extractor.
+OF_PRIVATE: Mapping[str, Callable[[AttackRecord], str]] = {
+    "data set": lambda r: registry.short(r.cell.train.dataset),
+    "method": lambda r: label(r.cell),
+    "attack": lambda r: f"`{r.attack}`",
+}
 # Of the settings of the papers' attack that all columns have, the nearest.
 MOST_SETTINGS = 12
 
@@ -149,9 +159,34 @@ def _papers_attack(preset: str) -> Callable[[Path], str]:
     return text
 
 
-def _sweep(name: str) -> Callable[[Path], str]:
-    """A block of the records of a study that sweeps settings, in the order of their values."""
-    return _of_attacks(name, lambda records: _body(sweep.report(definition.read(name).sweep, records)))
+def _known_images(records: Sequence[AttackRecord]) -> str:
+    """PSNR against the number of known images, a row a quality; the reference knows the extractor whatever that number is."""
+
+    def number(r: AttackRecord) -> str:
+        return ANY_NUMBER if r.cell.known_images is None else sweeps.value_text(r.cell.known_images)
+
+    def quality(r: AttackRecord) -> str:
+        return NONE if r.cell.known_quality_db is None else sweeps.value_text(r.cell.known_quality_db)
+
+    rows = {**OF_PRIVATE, sweeps.words("known_quality_db"): quality}
+    return needed_knowledge.across(_by_data_set(KNOWN_IMAGES, records), rows, number)
+
+
+def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
+    """PSNR against the attacked round, a row for the rounds whose uploads were kept."""
+
+    def kept(r: AttackRecord) -> str:
+        return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
+
+    rows = {**OF_PRIVATE, sweeps.words("observed_rounds"): kept}
+    return needed_knowledge.across(_by_data_set(EARLIER_ROUNDS, records), rows, lambda r: f"round {r.cell.round}")
+
+
+def _by_data_set(study: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Records of a study that sweeps settings, in the order of their values, one data set after the other."""
+    ordered = sweep.in_order(definition.read(study).sweep, records)
+    # photos, digits, cifar10: as in all tables of private extractors.
+    return sorted(ordered, key=lambda r: r.cell.train.dataset, reverse=True)
 
 
 def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
@@ -184,9 +219,7 @@ def _first_round(root: Path) -> str:
         for r in published.attacked(root, OFFICE_TRAINED)
         if (r.cell.train.method, r.cell.round) in alike and r.attack in ("chained", "oracle")
     ]
-    records = [*first, *beside]
-    kept = {r.cell.observed_rounds for r in records if r.cell.observed_rounds is not None}
-    return _body(sweep.report({"observed_rounds": sorted(kept, key=len)}, records))
+    return _earlier_rounds([*first, *beside])
 
 
 def _learned_prior(root: Path) -> str:
@@ -265,9 +298,11 @@ BLOCKS: Blocks = {
     },
     "private-attacks": _private_attacks,
     OFFICE_FURTHER: _office_by_seed,
-    KNOWN_IMAGES: _sweep(KNOWN_IMAGES),
+    KNOWN_IMAGES: _of_attacks(KNOWN_IMAGES, _known_images),
     f"{KNOWN_IMAGES}-setting": _of_attacks(KNOWN_IMAGES, findings.setting),
-    EARLIER_ROUNDS: _sweep(EARLIER_ROUNDS),
+    EARLIER_ROUNDS: _of_attacks(EARLIER_ROUNDS, _earlier_rounds),
+    f"{EARLIER_ROUNDS}-setting": _of_attacks(EARLIER_ROUNDS, findings.setting),
+    f"{FIRST_ROUND}-setting": _of_attacks(FIRST_ROUND, findings.setting),
     FIRST_ROUND: _first_round,
     **{
         f"quick-beside-published-{method.lower()}": _needed(method, {"quick": quick, "published": TRAINED})

@@ -1,7 +1,7 @@
 """What people say of a defence, beside every attack that was measured on it: by whom, how much, and what is guaranteed.
 
-The verdict follows from the rows: one attacker who surely gains over the floor refutes a claim of protection for what it knows. No
-number of failed attacks proves one.
+The verdict follows from the rows: one attacker who gains significantly over the floor refutes a claim of protection for what it
+knows. No number of failed attacks proves one.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
 
 
 def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
-    """What follows for a claim from every attack on some columns: who surely gains over the floor, if anybody."""
+    """What follows for a claim from every attack on some columns: who gains significantly over the floor, if anybody."""
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
     rows = [measured.of(r) for _, _, r in attacks]
-    sure = [
+    significant = [
         f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})"
         for (name, words, r), row in zip(attacks, rows, strict=True)
-        if row.is_sure
+        if row.is_significant
     ]
-    if sure:
-        return f"**It does not hold** for {'; '.join(sure)}: a sure gain over the floor."
+    if significant:
+        return f"**It does not hold** for {'; '.join(significant)}: a significant gain over the floor."
     if any(row.gain_db.is_few for row in rows):
-        return "**Not answered yet:** seeds are too few for a sure gain. The rows are observations."
-    return "**Not refuted here:** no attack surely gains over the floor. This bounds these attackers and no others."
+        return "**Not answered yet:** seeds are too few for a significant gain. The rows are observations."
+    return (
+        "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."
+    )
 
 
 def verdicts(records: Sequence[AttackRecord], claims: Mapping[str, Sequence[str]]) -> str:
@@ -68,7 +70,7 @@ def every_attack(records: Sequence[AttackRecord], columns: Sequence[str] = ()) -
             rows.append(
                 [
                     name, words, f"`{record.attack}`", knowledge_text(record), range_text(row.psnr_db),
-                    render.bold(gain) if row.is_sure else gain, guarantees.whole_text(record), _accuracy(record),
+                    render.bold(gain) if row.is_significant else gain, guarantees.whole_text(record), _accuracy(record),
                 ]
             )  # fmt: skip
     return render.markdown(COLUMNS, rows)
@@ -95,7 +97,7 @@ def _strongest(attacks: Sequence[AttackRecord]) -> list[str]:
         return [NONE, NONE]
     row = strongest(attacks)
     gain = range_text(row.gain_db, sign=True)
-    return [f"{range_text(row.psnr_db, digits=1)}, `{row.name}`", render.bold(gain) if row.is_sure else gain]
+    return [f"{range_text(row.psnr_db, digits=1)}, `{row.name}`", render.bold(gain) if row.is_significant else gain]
 
 
 def _attacked(records: Sequence[AttackRecord], columns: Sequence[str]) -> list[tuple[str, str, list[AttackRecord]]]:

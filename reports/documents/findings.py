@@ -47,7 +47,13 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
         accuracy = spread_text(method_records[0].accuracy.mean, method_records[0].accuracy.std, 1).replace("+-", "±")
         paper = NONE if plain is None else f"{plain.scores.psnr_db:.1f}"
         rows.append(
-            [name, accuracy, paper, range_text(best.psnr_db, digits=1), render.bold(gain) if best.is_sure else gain]
+            [
+                name,
+                accuracy,
+                paper,
+                range_text(best.psnr_db, digits=1),
+                render.bold(gain) if best.is_significant else gain,
+            ]
         )
     return render.markdown(COLUMNS, rows)
 
@@ -202,10 +208,10 @@ def of_knowledge(records: Sequence[AttackRecord]) -> str:
     """Of each method: the least knowledge that gains before training, every one that does after it, and the best without a gain."""
     lines = []
     for name in by_method(records, BEST):
-        untrained = [row for row in _attackers(by_method(records, UNTRAINED)[name]) if row.is_sure]
+        untrained = [row for row in _attackers(by_method(records, UNTRAINED)[name]) if row.is_significant]
         trained = _attackers(by_method(records, BEST)[name])
-        gaining = [row for row in trained if row.is_sure]
-        others = sorted((row for row in trained if not row.is_sure), key=lambda row: -row.psnr_db.mean)
+        gaining = [row for row in trained if row.is_significant]
+        others = sorted((row for row in trained if not row.is_significant), key=lambda row: -row.psnr_db.mean)
         for words, rows in ((WHEN[UNTRAINED], untrained[:1]), (WHEN[BEST], [*gaining, *others[:1]])):
             lines += [f"- {name}, {words}, {knowledge_text(row.first)}: {sentences.of_attack(row)}" for row in rows]
     return "\n".join([*lines, "", _source(records, LADDER)])

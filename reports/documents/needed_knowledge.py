@@ -112,6 +112,29 @@ def _settings(cell: CellSpec) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(variants.unusual_settings(cell).items())) or DEFAULTS
 
 
+def across(
+    records: Sequence[AttackRecord],
+    rows: Mapping[str, Callable[[AttackRecord], str]],
+    column: Callable[[AttackRecord], str],
+) -> str:
+    """A row a combination of what `rows` say, a column a value of `column`, in the order of the records: PSNR and gain as above.
+
+    A dash: no such record. ValueError: two records of one place.
+    """
+    found: dict[tuple[tuple[str, ...], str], Measured] = {}
+    for record in records:
+        place = tuple(of(record) for of in rows.values()), column(record)
+        if place in found:
+            raise ValueError(f"two records of {', '.join(place[0])} at {place[1]}")
+        found[place] = measured.of(record)
+    columns = unique(at for _, at in found)
+    body = []
+    for words in unique(of for of, _ in found):
+        each = [found.get((words, at)) for at in columns]
+        body.append([*words, *(NONE if row is None else _score(row) for row in each)])
+    return render.markdown([*rows, *columns], body)
+
+
 def few_seeds(records: Sequence[AttackRecord]) -> str:
     """How many seeds some records have, to follow a title; nothing where they are enough for a verdict."""
     counts = unique(len(r.cell.seeds) for r in records if len(r.cell.seeds) < LEAST_SEEDS)
@@ -144,4 +167,4 @@ def _cell(row: Measured | None) -> str:
 
 def _score(row: Measured) -> str:
     score = f"{row.psnr_db.mean:.1f} ({range_text(row.gain_db, sign=True, digits=1)})"
-    return render.bold(score) if row.is_sure else score
+    return render.bold(score) if row.is_significant else score

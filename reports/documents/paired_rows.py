@@ -59,7 +59,7 @@ def taken(each: Sequence[PairedRow]) -> dict[str, Comparison]:
 
 
 def cells(row: PairedRow, differences: dict[str, Comparison]) -> list[str]:
-    """Attack, method, form, PSNR, gain over the floor, and the difference; what is sure is bold."""
+    """Attack, method, form, PSNR, gain over the floor, and the difference; what is significant is bold."""
     gain, found = range_text(row.measured.gain_db, sign=True), differences.get(row.name)
     difference = NONE if found is None else range_text(found.difference_db, sign=True)
     return [
@@ -67,7 +67,7 @@ def cells(row: PairedRow, differences: dict[str, Comparison]) -> list[str]:
         NAMES.get(row.method, row.method),
         row.form,
         range_text(row.measured.psnr_db),
-        render.bold(gain) if row.measured.is_sure else gain,
+        render.bold(gain) if row.measured.is_significant else gain,
         render.bold(difference) if found is not None and found.differ else difference,
     ]
 

@@ -91,7 +91,7 @@ def _row(r: Record, messages: Sequence[CheckMessage]) -> dict[str, str]:
         "knowledge": knowledge_text(r),
         "setting": NONE,
         "PSNR dB": range_text(row.psnr_db),
-        "gain dB": render.bold(gain) if row.is_sure else gain,
+        "gain dB": render.bold(gain) if row.is_significant else gain,
         **accuracy,
         "n / failures": f"{r.scores.n} / {r.scores.failures}",
         "checks": checks.names(messages),

@@ -96,7 +96,7 @@ def _findings(records: Sequence[Record]) -> Table:
         for key, words in zip(keys, names, strict=True)
         for name, of_method in _by_method([r for r in attacked if group(r.cell) == key]).items()
     ]
-    rows.sort(key=lambda each: (not each[1].is_sure, -each[1].gain_db.mean))
+    rows.sort(key=lambda each: (not each[1].is_significant, -each[1].gain_db.mean))
     lines = [sentences.in_one(row, where) for where, row in rows[:MOST_FINDINGS]]
     lines += (
         [f"{len(rows) - len(lines)} more methods and settings stand in the table of cells."]

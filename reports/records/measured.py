@@ -85,12 +85,12 @@ class Measured:
         return statistics.interval([v.floors[self.floor.name] for v in self.victims], self.victims)
 
     @property
-    def is_sure(self) -> bool:
-        """Whether the attack surely gains over the floor: the interval lies above 0, over enough seeds.
+    def is_significant(self) -> bool:
+        """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds.
 
         One that reconstructed nothing gains nothing, though its class means may be better than the floor's.
         """
-        return self.gain_db.surely_above and self.reconstructed > 0
+        return self.gain_db.significantly_above and self.reconstructed > 0
 
     @property
     def reconstructed(self) -> int:

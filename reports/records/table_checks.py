@@ -1,6 +1,6 @@
 """The checks that need several cells, and with them those of each record alone (privbench/records/checks.py).
 
-below-floor             the attack scores surely less than an image that anybody can return: it failed
+below-floor             the attack scores significantly less than an image that anybody can return: it failed
 not-monotone            an attack scores lower than one whose knowledge is a part of its own: broken, or badly tuned
 oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
@@ -8,7 +8,7 @@ no-control              neither an oracle nor undefended FedAvg was attacked bes
 audit-refutes           canaries show that the claimed epsilon is too small
 overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
 
-Checks are about one run, not about training again: "surely" is here an interval over other victims of these very networks.
+Checks are about one run, not about training again: "significant" is here an interval over other victims of these very networks.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def identifies(identification: float, n: int, chance: float) -> bool:
 
 
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
-    """Attacks that score surely lower than one whose knowledge is a part of theirs.
+    """Attacks that score significantly lower than one whose knowledge is a part of theirs.
 
     Each attack is taken by itself, not as the best of a row. Surely: the 95% interval of the paired difference lies below
     -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is reported. A floor is no attack: what scores
@@ -143,7 +143,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
 
 
 def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
-    """The strongest oracle, where its gain over the floor is not surely above 0."""
+    """The strongest oracle, where its gain over the floor is not significantly above 0."""
     oracles = [r for r in column if r.knowledge.rung == ORACLE]
     if not oracles or strongest(oracles).gain_here_db.low > 0:
         return []
@@ -161,7 +161,7 @@ def known_to_leak(cell: CellSpec) -> bool:
 def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """The strongest attack on undefended FedAvg, where it stays below what such an attack is known to reach.
 
-    Where that is not known, it must surely gain over the floor.
+    Where that is not known, it must gain significantly over the floor.
     """
     attacks = _attacks(column)
     if not attacks or not _undefended(attacks[0]):
@@ -212,7 +212,7 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
     return [
         (row.first, CheckMessage(name="overlapping-intervals", sentence=sentence))
         for row, test in zip(best, tested, strict=True)
-        if test.intervals_overlap and row.is_sure
+        if test.intervals_overlap and row.is_significant
     ]
 
 

@@ -64,7 +64,7 @@ def row(r: InferenceRecord) -> list[str]:
         "round": round_text(r.cell.round),
         "score": range_text(score(r), digits=3),
         "floor": f"{range_text(floor(r), digits=3)} <sub>{r.floor}</sub>",
-        "gain": bold(text) if advantage.surely_above else text,
+        "gain": bold(text) if advantage.significantly_above else text,
         "clients": str(len(r.statements)),
     }
     if not quotable.is_quotable(r.cell.preset):
@@ -106,7 +106,7 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",
-        "[95% interval, bootstrap over seeds and clients]. Bold: the gain is surely above 0.",
+        "[95% interval, bootstrap over seeds and clients]. Bold: the gain is significantly above 0.",
     ]
 
 

@@ -159,12 +159,12 @@ def _audited(record: AttackRecord) -> str:
 
 
 def _verdict(best: Measured) -> str:
-    """Whether the floor is surely beaten, where that needs a sentence."""
-    if best.is_sure:
+    """Whether the floor is beaten significantly, where that needs a sentence."""
+    if best.is_significant:
         return ""
     if best.gain_db.is_few:
-        return f" {len(best.first.seeds)} seed(s) are too few to say whether any attack surely beats the floor."
-    return " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
+        return f" {len(best.first.seeds)} seed(s) are too few to say whether any attack beats the floor significantly."
+    return " No attack beats the floor significantly, which bounds these attacks and is no proof of privacy."
 
 
 def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:

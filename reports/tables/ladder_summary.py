@@ -160,7 +160,7 @@ def _cell(row: LadderRow | None, tag: str, column: Column, lost: Sequence[Gap]) 
     if row is None:
         return NONE
     text = range_text(row.best.psnr_db)
-    return f"{render.bold(text) if row.best.is_sure else text} {render.small(row.best.name + _failed(row.best.scores))}"
+    return f"{render.bold(text) if row.best.is_significant else text} {render.small(row.best.name + _failed(row.best.scores))}"
 
 
 def _failed(scores: Scores) -> str:
@@ -263,7 +263,7 @@ def _number(
         "gain_db": best.gain_db.mean,
         "gain_low": best.gain_db.low,
         "gain_high": best.gain_db.high,
-        "surely_above_floor": best.is_sure,
+        "significantly_above_floor": best.is_significant,
         "worst_5_percent_db": s.worst_db,
         "share_above_20_db": s.exposed,
         "identification": s.identification,

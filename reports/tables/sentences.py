@@ -10,8 +10,8 @@ from reports.records.labels import knowledge_text, unique
 from reports.records.measured import Measured
 from reports.records.number_text import range_text, span
 
-SURE, BELOW = "a sure gain over the floor", "below the floor"
-FEW, NO = "too few seeds to compare with the floor", "no sure gain over the floor"
+SIGNIFICANT, BELOW = "a significant gain over the floor", "below the floor"
+FEW, NO = "too few seeds to compare with the floor", "no significant gain over the floor"
 NOTHING = "no image was reconstructed; its answers against the floor"
 
 
@@ -42,8 +42,8 @@ def verdict(row: Measured) -> str:
     gain = row.gain_db
     if row.reconstructed == 0:
         return NOTHING
-    if row.is_sure:
-        return SURE
+    if row.is_significant:
+        return SIGNIFICANT
     if gain.is_few:
         return FEW
     return BELOW if gain.high < 0 else NO
@@ -56,7 +56,7 @@ def _gain(gain: Interval) -> str:
 
 def _against_floor(row: Measured) -> str:
     words = verdict(row)
-    words = f"That is {words}" if words in (SURE, BELOW) else words[0].upper() + words[1:]
+    words = f"That is {words}" if words in (SIGNIFICANT, BELOW) else words[0].upper() + words[1:]
     return f"{words}: {_gain(row.gain_db)}."
 
 

@@ -6,7 +6,7 @@ A pure function of records. What a column does not have of the swept fields is l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from privbench import registry
 from privbench.records.schema import AttackRecord, Record
@@ -18,6 +18,8 @@ from reports.tables.report import Report, Table
 
 OF_ATTACKS = ("round", "attack", "PSNR, dB", "gain over the floor, dB", "victims / failures")
 
+R = TypeVar("R", bound=Record)
+
 
 def report(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record]) -> Report:
     """One table per data set, in the order of the values."""
@@ -25,12 +27,17 @@ def report(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record]) -> Rep
     columns = [*map(sweeps.words, sweep), "column", "accuracy, %", *(OF_ATTACKS if is_attacked else ())]
     tables = []
     for dataset in unique(r.cell.train.dataset for r in records):
-        alike = sorted((r for r in records if r.cell.train.dataset == dataset), key=lambda r: _order(sweep, r))
+        alike = in_order(sweep, [r for r in records if r.cell.train.dataset == dataset])
         body = [_row(sweep, r)[: len(columns)] for r in alike]
         tables.append(Table(registry.short(dataset), columns, body))
     numbers = [quotable.numbers(r.cell.preset, _numbers(sweep, r)) for r in records]
     attacked = [r for r in records if isinstance(r, AttackRecord)]
     return Report(f"Sweep of {', '.join(sweep)}", remarks.header(attacked) if attacked else [], tables, numbers)
+
+
+def in_order(sweep: Mapping[str, Sequence[Any]], records: Sequence[R]) -> list[R]:
+    """Records by column, then by the swept values, then by round and attack."""
+    return sorted(records, key=lambda r: _order(sweep, r))
 
 
 def _order(sweep: Mapping[str, Sequence[Any]], r: Record) -> tuple[Any, ...]:

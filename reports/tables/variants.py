@@ -1,7 +1,7 @@
 """One attack in several settings: a row a setting (number format, whole updates, the attack's own), a column a method and defence.
 
-A pure function of records. Beside each mean PSNR stand the paired gain over the best floor, bold where it is sure, and how many
-reconstructions failed, or were of uploads to which the attack does not apply, whose score is a floor's.
+A pure function of records. Beside each mean PSNR stand the paired gain over the best floor, bold where it is significant, and how
+many reconstructions failed, or were of uploads to which the attack does not apply, whose score is a floor's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _cells(r: AttackRecord) -> list[str]:
     failed = f"{scores.failures} of {scores.n}"
     if scores.not_applicable:
         failed += f"; does not apply to {scores.not_applicable}"
-    return [range_text(row.psnr_db), render.bold(gain) if row.is_sure else gain, failed]
+    return [range_text(row.psnr_db), render.bold(gain) if row.is_significant else gain, failed]
 
 
 def setting_words(cell: CellSpec) -> str:

@@ -237,7 +237,7 @@ CLAIMS = {
     "seer": Claim("FedAvg, at most one image of each batch of eight digits, trained centrally, active server", hidden,
                   {"decoder_steps": 300}, 0.1, None, "a network is trained and read off once: nothing descends on the victims"),
     # With the networks of seeds 0-3 the mean gains are 1.3 to 2.7 dB. Of the published cells under noise, of networks trained on
-    # the victims, only CIFAR-10's after training show a sure gain: +2.2 dB at 1e-3, +0.8 at 1e-1; the others -3.2 to +0.5 dB.
+    # the victims, only CIFAR-10's after training gain significantly: +2.2 dB at 1e-3, +0.8 at 1e-1; the others -3.2 to +0.5 dB.
     "learned-inverse": Claim("FedAvg under Gaussian noise of variance 1e-3, as studied, a network trained on other images",
                              surprised, {"epochs": 20}, 1.0, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
@@ -324,7 +324,7 @@ def falls(claim: Claim, reconstruction: Reconstruction) -> None:
 
 
 def gains(claim: Claim, gain: Tensor) -> None:
-    """The gain over the best floor is at least what is claimed, and surely one where there are enough victims."""
+    """The gain over the best floor is at least what is claimed, and significant where there are enough victims."""
     assert gain.mean() > claim.gain_db, gain
     if len(gain) >= ENOUGH:
         assert small_artifacts.over_victims(gain).low > 0, gain

@@ -3,8 +3,8 @@
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
 (attacks/features/per_image.py) and paired with its images (calibration.py). The fit and its error are those of
 calibration.py. By default it is from a random start, which needs no other knowledge. The initial extractor and a surrogate are the
-other choices; after training neither has a sure gain over a random start (one seed, docs/appendix/tuning.md). The victims' uploads
-refine the fit where that serves the known images (refinement.py).
+other choices; after training neither gains significantly over a random start (one seed, docs/appendix/tuning.md). The victims'
+uploads refine the fit where that serves the known images (refinement.py).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def from_known(
     groups, seen_groups = (upload * view.model.classes + y.flatten() for y in (labels, seen.labels))
     flat, owner = images.flatten(0, 1), seen.client
 
-    def paired(extractors: list[Params], *, sure: bool) -> list[Pairs]:
+    def paired(extractors: list[Params], *, unambiguous: bool) -> list[Pairs]:
         each = []
         for params, k in zip(extractors, clients, strict=True):
             of_client = torch.nonzero(owner == k)[:, 0]
@@ -104,14 +104,14 @@ def from_known(
             )
             target, precision = whole.target[order], whole.precision[order] * (order >= 0)[:, None, None, None]
             only = calibration.alone(groups[of_client])
-            if sure and bool(only.any()):
+            if unambiguous and bool(only.any()):
                 precision = precision * only[:, None, None, None]
             each.append(Pairs(whole.images, target, precision))
         return each
 
-    each = paired(starts, sure=True)
+    each = paired(starts, unambiguous=True)
     if known.seen.batch_size > 1:
-        each = paired(extractor_descent.most_probable(how, starts, each, progress=progress), sure=False)
+        each = paired(extractor_descent.most_probable(how, starts, each, progress=progress), unambiguous=False)
     prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
     by_client = [labels.flatten()[owner == k] for k in clients]
     fits = held_out.trusted(

@@ -150,5 +150,5 @@ def assigned(predicted: Tensor, observed: Tensor, groups: Tensor, observed_group
 
 
 def alone(groups: Tensor) -> Tensor:
-    """Which of n images are the only one of their group, [n] bool: of these the pair is sure."""
+    """Which of n images are the only one of their group, [n] bool: of these the pair is unambiguous."""
     return (groups[:, None] == groups).sum(1) == 1

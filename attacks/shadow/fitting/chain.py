@@ -89,11 +89,12 @@ def followed(
     for _, later in rounds[1:]:
         starts = [one.fits[-1].params for one in each]
         pairs = [
-            _paired(how, one, params, seen, sure=True) for one, params, seen in zip(each, starts, later, strict=True)
+            _paired(how, one, params, seen, unambiguous=True)
+            for one, params, seen in zip(each, starts, later, strict=True)
         ]
         extractors = extractor_descent.most_probable(how, starts, pairs, progress=progress)
         pairs = [
-            _paired(how, one, params, seen, sure=False)
+            _paired(how, one, params, seen, unambiguous=False)
             for one, params, seen in zip(each, extractors, later, strict=True)
         ]
         labels = [one.labels for one in each]
@@ -109,13 +110,13 @@ def followed(
     return {k: one.fits[-1] for k, one in zip(clients, each, strict=True)}
 
 
-def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, sure: bool) -> Pairs:
-    """A round's features in the order of the anchors; with `sure` only those whose label no other has count, if there are any."""
+def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, unambiguous: bool) -> Pairs:
+    """A round's features in the order of the anchors; with `unambiguous` those whose label no other has, if any."""
     thought = calibration.features(how, params, anchors.images)
     order = calibration.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
     counts = order >= 0
     only = calibration.alone(anchors.labels) & counts
-    counts = only if sure and bool(only.any()) else counts
+    counts = only if unambiguous and bool(only.any()) else counts
     precision = seen.pairs.precision[order] * counts[:, None, None, None]
     return Pairs(anchors.images, seen.pairs.target[order], precision)
 

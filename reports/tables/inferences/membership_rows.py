@@ -41,7 +41,7 @@ def row(r: InferenceRecord) -> list[str]:
         "inference": r.attack,
         "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
-        "AUC": bold(text) if surely_above_chance(area) else text,
+        "AUC": bold(text) if significantly_above_chance(area) else text,
         "balanced accuracy, %": range_text(mean(r, balanced_accuracy), digits=1),
         **{f"TPR at {rate:.0%} FPR, %": _rate_text(r, orders, rate) for rate in (LOW, HIGH)},
         "clients recognised": f"{membership.recognised(orders, LOW)} of {len(orders)}",
@@ -57,15 +57,15 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [
         f"Membership: {span} training images of each client among as many test images of the same classes. AUC 0.5 and balanced "
-        "accuracy 50% are chance; a bold AUC is surely above it. 'Provable from': the lowest TPR that so few images of a client "
-        f"distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR does, "
-        "corrected for their number."
+        "accuracy 50% are chance; a bold AUC is significantly above it. 'Provable from': the lowest TPR that so few images of a "
+        f"client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR "
+        "does, corrected for their number."
     ]
 
 
-def surely_above_chance(area: Interval) -> bool:
-    """Whether an area under the ROC curve is surely above 1/2."""
-    return Interval(area.mean - 0.5, area.low - 0.5, area.high - 0.5, area.seeds).surely_above
+def significantly_above_chance(area: Interval) -> bool:
+    """Whether an area under the ROC curve is significantly above 1/2."""
+    return Interval(area.mean - 0.5, area.low - 0.5, area.high - 0.5, area.seeds).significantly_above
 
 
 def mean(r: InferenceRecord, statistic: Statistic) -> Interval:

@@ -1,4 +1,4 @@
-"""What the ladder of one method says in words: where an attacker surely gains, with what, and what the oracle says."""
+"""What the ladder of one method says in words: where an attacker gains significantly, with what, and what the oracle says."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[
 
 
 def _verdict(column: Column, lost: Sequence[Gap]) -> str:
-    """Where an attacker surely gains, where none does, what the oracle says, and what is missing."""
+    """Where an attacker gains significantly, where none does, what the oracle says, and what is missing."""
     by_round = {
         of_round[0].cell.round: knowledge_sets.distinct(knowledge_sets.rows(in_rungs(of_round), attacker_text))
         for of_round in rounds_of(column)
     }
     attackers = {when: [row for row in best if rung(row.first) != ORACLE] for when, best in by_round.items()}
     attackers = {when: best for when, best in attackers.items() if best}
-    sure = {when: [row for row in best if row.is_sure] for when, best in attackers.items()}
-    gained, not_gained = [w for w in sure if sure[w]], [w for w in sure if not sure[w]]
+    significant = {when: [row for row in best if row.is_significant] for when, best in attackers.items()}
+    gained, not_gained = [w for w in significant if significant[w]], [w for w in significant if not significant[w]]
     sentences = []
     if gained:
-        sentences.append(f"surely gains over the floor at {_how({w: sure[w] for w in gained})}.")
+        sentences.append(f"gains significantly over the floor at {_how({w: significant[w] for w in gained})}.")
     few = sorted({row.gain_db.seeds for best in attackers.values() for row in best if row.gain_db.is_few})
     if not_gained and few:
-        sentences.append(f"{span(few)} seed(s) are too few to say where an attack surely gains.")
+        sentences.append(f"{span(few)} seed(s) are too few to say where an attack gains significantly.")
     elif not_gained:
         where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
-        sentences.append(f"No attack surely gains {where}, which bounds these attacks and is no proof of privacy.")
+        sentences.append(
+            f"No attack gains significantly {where}, which bounds these attacks and is no proof of privacy."
+        )
     if not attackers:
         sentences.append("No attack was run.")
     sentences.append(_of_oracle([row for best in by_round.values() for row in best if rung(row.first) == ORACLE]))
@@ -51,9 +53,11 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _how(sure: dict[str, list[Measured]]) -> str:
+def _how(significant: dict[str, list[Measured]]) -> str:
     """At which rounds, with how little knowledge, by which attacks, and what the strongest of all gains more."""
-    least = {when: min(rows, key=lambda row: (rung(row.first), -row.scores.psnr_db)) for when, rows in sure.items()}
+    least = {
+        when: min(rows, key=lambda row: (rung(row.first), -row.scores.psnr_db)) for when, rows in significant.items()
+    }
     clauses = []
     for known in unique(_known(row) for row in least.values()):
         alike = {when: row for when, row in least.items() if _known(row) == known}
@@ -61,7 +65,7 @@ def _how(sure: dict[str, list[Measured]]) -> str:
         clauses.append(
             f"{_rounds(list(alike))} with no more than {' '.join(known)} ({attacks}, {_gains(list(alike.values()))})"
         )
-    best = max((row for rows in sure.values() for row in rows), key=lambda row: row.gain_db.mean)
+    best = max((row for rows in significant.values() for row in rows), key=lambda row: row.gain_db.mean)
     if not any(best is row for row in least.values()):
         most = f"{range_text(best.gain_db, sign=True)} dB at {_name(best.first.cell.round)}"
         clauses.append(f"the most is {most} by {best.name} ({knowledge_text(best.first)})")
@@ -86,11 +90,11 @@ def _of_oracle(oracles: Sequence[Measured]) -> str:
     gains = _gains(oracles)
     if any(row.gain_db.is_few for row in oracles):
         return f"The oracle, a reference, gains {gains}."
-    failing = [row.first.cell.round for row in oracles if not row.is_sure]
+    failing = [row.first.cell.round for row in oracles if not row.is_significant]
     if not failing:
-        return f"The oracle, a reference, surely gains at every attacked round ({gains})."
+        return f"The oracle, a reference, gains significantly at every attacked round ({gains})."
     where = "any attacked round" if len(failing) == len(oracles) else _rounds(failing)
-    return f"The oracle does not surely gain at {where} ({gains}), so that a failure there says nothing."
+    return f"The oracle does not gain significantly at {where} ({gains}), so that a failure there says nothing."
 
 
 def _name(when: str) -> str:

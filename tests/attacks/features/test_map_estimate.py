@@ -49,7 +49,7 @@ def test_it_beats_grey_on_noised_gradients_of_three_images():
 
 
 @pytest.mark.thorough
-def test_it_beats_grey_surely_and_inverting_gradients_on_a_noised_gradient():
+def test_it_beats_grey_significantly_and_inverting_gradients_on_a_noised_gradient():
     seen, x = surprised()
     psnr = scores(reconstructed(), x)
     gain = psnr - scores(Grey().reconstruct(seen, NOBODY, 0), x)

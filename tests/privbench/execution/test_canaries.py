@@ -16,7 +16,7 @@ from defenses.dp_sgd import DPSGD
 from privbench import presets
 from privbench.errors import UserError
 from privbench.execution import audit, canaries
-from privbench.records.entries import SURE
+from privbench.records.entries import FALSE_ALARM_RATE
 from privbench.seeds import stream
 from privbench.training import defended, harness
 from tests.builders.federations import digits_federation
@@ -99,14 +99,14 @@ def test_a_sound_mechanism_is_not_reported(kind):
 @pytest.mark.parametrize("kind", [HalfTheNoise, HalfTheNoiseOfClients])
 def test_noise_half_as_large_is_caught_by_single_releases_and_not_by_one_run(kind):
     made = audited(kind)
-    assert made.single_p_value < SURE
+    assert made.single_p_value < FALSE_ALARM_RATE
     assert made.contradicted
     assert made.lower_bound < made.claimed
 
 
 def test_clipping_forgotten_on_a_small_layer_is_caught_by_single_releases_and_not_by_one_run():
     made = audited(OneLayerUnclipped)
-    assert made.single_p_value < SURE
+    assert made.single_p_value < FALSE_ALARM_RATE
     assert made.contradicted
     assert made.lower_bound < made.claimed
 

@@ -94,7 +94,7 @@ def test_the_interval_covers_the_true_mean_at_least_as_often_as_it_says(seeds, s
 
 
 def test_victims_alone_would_claim_a_gain_that_seeds_do_not_bear():
-    """Three seeds at +1.9, +0.6 and -0.4 dB, 64 victims each that vary by 1 dB: sure over victims, unsure over seeds."""
+    """Three seeds at +1.9, +0.6 and -0.4 dB, 64 victims each that vary by 1 dB: significant over victims, not over seeds."""
     rng = np.random.default_rng(7)
     where = places(3, 4, 16)
     means = {0: 1.9, 1: 0.6, 2: -0.4}
@@ -103,14 +103,14 @@ def test_victims_alone_would_claim_a_gain_that_seeds_do_not_bear():
     interval = statistics.interval(values, where)
     assert interval.mean - alone > 0
     assert interval.low < 0 < interval.high
-    assert not interval.surely_above
+    assert not interval.significantly_above
 
 
 def test_a_claim_needs_five_seeds_however_narrow_the_interval():
     for seeds, claimed in ((1, False), (4, False), (5, True)):
         interval = statistics.interval([10 + 0.01 * i for i in range(16 * seeds)], places(seeds))
         assert interval.low > 0
-        assert (interval.seeds, interval.is_few, interval.surely_above) == (seeds, not claimed, claimed)
+        assert (interval.seeds, interval.is_few, interval.significantly_above) == (seeds, not claimed, claimed)
     assert statistics.LEAST_SEEDS == 5
 
 

@@ -14,7 +14,7 @@ def attacked(psnr, *, seeds=SEEDS, attack="staged", round_="best"):
     return with_psnr(made, lambda victim: psnr + 0.1 * (victim.seed % 3))
 
 
-def test_one_sure_gain_refutes_a_claim_and_names_who_and_when():
+def test_one_significant_gain_refutes_a_claim_and_names_who_and_when():
     text = claims.of_claim([attacked(5.0, attack="dlg"), attacked(30.0)], [NOISY])
     first, _, table = text.partition("\n\n")
     assert first.startswith(f"**It does not hold** for {NOISY}, after training, by `staged` (")

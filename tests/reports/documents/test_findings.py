@@ -110,8 +110,8 @@ def test_two_rounds_are_compared_victim_by_victim_where_the_best_comes_late():
 @pytest.mark.parametrize(
     ("psnr", "verdict"),
     [
-        (30.0, "That is a sure gain over the floor: +"),
-        (14.0, "No sure gain over the floor: "),
+        (30.0, "That is a significant gain over the floor: +"),
+        (14.0, "No significant gain over the floor: "),
         (5.0, "That is below the floor: -"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_finding_over_few_seeds_has_no_verdict():
     few = [r.model_copy(update={"seeds": r.seeds[:2]}) for r in five(30.0)]
     text = findings.of_strongest(few, "FedAvg")
     assert "Too few seeds to compare with the floor: +" in text
-    assert "sure gain" not in text
+    assert "significant gain" not in text
 
 
 def test_the_setting_says_when_the_code_has_moved_on():

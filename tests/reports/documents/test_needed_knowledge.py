@@ -138,3 +138,37 @@ def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
     beside_steps = needed_knowledge.by_setting(records[2:4], "steps 400").splitlines()
     assert "over steps 400, dB" in beside_steps[0]
     assert "+1.00 [+1.00, +1.00]" in beside_steps[3]
+
+
+def test_points_of_a_curve_stand_side_by_side():
+    def of(attack, psnr, count=None, method="fedcg"):
+        known = {} if count is None else {"known_images": count, "known_quality_db": 30.0}
+        made = record(method, attack=attack, seeds=range(100, 105), spec=known)
+        made = with_psnr(made, lambda victim: psnr + 0.1 * victim.seed % 1)
+        return made.model_copy(
+            update={"seeds": [s.model_copy(update={"victims": [_floored(v) for v in s.victims]}) for s in made.seeds]}
+        )
+
+    def count(r):
+        return str(r.cell.known_images)
+
+    rows = {"method": lambda r: r.cell.train.method, "attack": lambda r: r.attack}
+    records = [
+        of("calibrated", 13.0, 0),
+        of("calibrated", 20.0, 4),
+        of("oracle", 30.0),
+        of("calibrated", 25.0, 4, "fedsplit"),
+    ]
+    lines = needed_knowledge.across(records, rows, count).splitlines()
+    assert lines[0] == "| method | attack | 0 | 4 | None |"
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    scores = [[cell.strip("*").partition(" ")[0] for cell in row] for row in cells]
+    assert scores == [
+        ["fedcg", "calibrated", "13.2", "20.2", "-"],
+        ["fedcg", "oracle", "-", "-", "30.2"],
+        ["fedsplit", "calibrated", "-", "25.2", "-"],
+    ]
+    assert "(+7.2 [" in cells[0][3]
+    assert cells[0][3].startswith("**")
+    with pytest.raises(ValueError, match="two records of fedcg, calibrated at 4"):
+        needed_knowledge.across([*records, records[1]], rows, count)

@@ -63,7 +63,8 @@ def test_a_difference_is_that_of_the_same_victims_with_the_interval_of_all_table
 
 def test_a_difference_needs_the_interval_and_the_test_over_seeds():
     before = one()
-    # Every seed gains about 1 dB, which Student's t finds sure. But half of the clients lose 19 dB: others would do otherwise.
+    # Every seed gains about 1 dB, which Student's t finds significant. But half of the clients lose 19 dB: others
+    # would do otherwise.
     split = with_psnr(before, lambda v: v.psnr_db + (21.0 if v.client < 2 else -19.0) + 0.01 * v.seed)
     # Seeds gain 0.4 to 5.6 dB: standard error 0.92 dB, p = 0.03, which Holm doubles for the two cells of the table.
     gained = with_psnr(before, lambda v: v.psnr_db + 3 + 1.3 * (v.seed - 2))

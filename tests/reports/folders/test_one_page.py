@@ -121,8 +121,8 @@ def test_a_finding_is_one_sentence_with_both_intervals_and_the_largest_gain_firs
     findings = report.tables[0]
     assert findings.title == "Findings"
     assert re.fullmatch(
-        r"FedAvg, round (best|0 \(untrained\)): staged \(gradient\) reaches \d\d\.\d\d dB \[\S+, \S+\]; a sure gain over the "
-        r"floor: \+1\d\.\d\d dB \[\S+, \S+\]\.",
+        r"FedAvg, round (best|0 \(untrained\)): staged \(gradient\) reaches \d\d\.\d\d dB \[\S+, \S+\]; a significant gain over "
+        r"the floor: \+1\d\.\d\d dB \[\S+, \S+\]\.",
         findings.notes[0],
     )
     assert any("FedAvg - FedCG: PSNR differs by" in note for note in findings.notes)

@@ -127,8 +127,10 @@ def test_attacks_on_other_victims_have_halves_of_their_own(strong_sums):
     assert {v.name for v in best.victims} == {v.name for v in (sums if strong_sums else alone).victims}
 
 
-@pytest.mark.parametrize(("failed", "others", "sure"), [(0, 0, True), (19, 0, True), (20, 0, False), (19, 1, False)])
-def test_an_attack_that_reconstructed_nothing_is_never_sure_of_a_gain(failed, others, sure):
+@pytest.mark.parametrize(
+    ("failed", "others", "significant"), [(0, 0, True), (19, 0, True), (20, 0, False), (19, 1, False)]
+)
+def test_an_attack_that_reconstructed_nothing_is_never_said_to_gain_significantly(failed, others, significant):
     """Its class means may be better than the floor's, and are no reconstructions."""
     made = of("collusion", lambda v: 20.0)
     victims = [
@@ -140,7 +142,7 @@ def test_an_attack_that_reconstructed_nothing_is_never_sure_of_a_gain(failed, ot
         for i, v in enumerate(made.victims)
     ]
     row = measured.of(with_victims(made, victims))
-    assert row.gain_db.surely_above
-    assert row.is_sure == sure
-    assert ("That is a sure gain over the floor: +" in sentences.of_attack(row)) == sure
-    assert ("No image was reconstructed; its answers against the floor: +" in sentences.of_attack(row)) != sure
+    assert row.gain_db.significantly_above
+    assert row.is_significant == significant
+    assert ("That is a significant gain over the floor: +" in sentences.of_attack(row)) == significant
+    assert ("No image was reconstructed; its answers against the floor: +" in sentences.of_attack(row)) != significant

@@ -206,9 +206,9 @@ def test_undefended_fedavg_must_give_its_images_away(round_, psnr, fails):
     "elsewhere",
     [{"dataset": "digits"}, {"batch_size": 4}, {"backbone": "resnet18", "image_size": 32}, {"observe": "update"}],
 )
-def test_where_no_threshold_is_known_undefended_fedavg_must_surely_gain(elsewhere):
+def test_where_no_threshold_is_known_undefended_fedavg_must_gain_significantly(elsewhere):
     changes = {"method": "fedavg", "round_": "0", "spec": elsewhere}
-    assert names([attack_record("staged", 16.5, **changes)]) == []  # far below 24 dB, and surely above the floor
+    assert names([attack_record("staged", 16.5, **changes)]) == []  # far below 24 dB, and significantly above the floor
     assert "fedavg-fails" in names([attack_record("staged", 14.0, **changes)])
     floor = attack_record("class-mean", 14.0, "label + auxiliary mean", ("auxiliary",), "L0", **changes)
     assert names([floor]) == []  # no attack was run that could fail
@@ -324,7 +324,7 @@ def test_below_five_seeds_there_is_no_verdict_however_large_the_difference():
     (compared,) = comparison.between_methods([a, b])
     assert compared.holm < 0.001
     assert (compared.differ, compared.verdict) == (False, "too few seeds")
-    assert not measured.of(a).is_sure
+    assert not measured.of(a).is_significant
     (alone,) = comparison.between_methods([record(m, seeds=(0,)) for m in ("fedavg", "fedsplit")])
     assert (alone.p, alone.holm, alone.verdict) == (None, None, "too few seeds")
     assert comparison.rows([alone])[0][4:6] == ["-", "-"]

@@ -154,15 +154,15 @@ def test_where_no_attack_needs_the_whole_row_a_cell_is_the_best_below_and_one_th
 def test_the_sentences_follow_from_the_numbers(records):
     noisy, split = verdicts.verdicts(records)
     assert noisy == (
-        "FedAvg + Gaussian 0.1: No attack surely gains at any attacked round, which bounds these attacks and is no proof of "
+        "FedAvg + Gaussian 0.1: No attack gains significantly at any attacked round, which bounds these attacks and is no proof of "
         "privacy. "
-        "The oracle, a reference, surely gains at every attacked round (+10.00 dB)."
+        "The oracle, a reference, gains significantly at every attacked round (+10.00 dB)."
     )
     assert split == (
-        "FedSplit: surely gains over the floor at round 0 with no more than L4 gradient + auxiliary "
+        "FedSplit: gains significantly over the floor at round 0 with no more than L4 gradient + auxiliary "
         f"(surrogate, {gain(next(r for r in records if r.id == 'cifar10-fedsplit-none-surrogate-0'))} dB). "
-        "No attack surely gains at the best round, which bounds these attacks and is no proof of privacy. "
-        "The oracle, a reference, surely gains at every attacked round (+10.00 dB)."
+        "No attack gains significantly at the best round, which bounds these attacks and is no proof of privacy. "
+        "The oracle, a reference, gains significantly at every attacked round (+10.00 dB)."
     )
 
 
@@ -178,7 +178,7 @@ def test_the_sentence_names_the_lowest_rung_that_gains_and_an_oracle_that_fails(
         f"the most is {by_id['cifar10-fedsplit-none-surrogate-0']} dB at round 0 by surrogate (gradient + auxiliary)."
     ) in verdict
     assert (
-        "The oracle does not surely gain at round 0 (+0.20 to +10.00 dB), so that a failure there says nothing."
+        "The oracle does not gain significantly at round 0 (+0.20 to +10.00 dB), so that a failure there says nothing."
         in verdict
     )
     bare = [r for r in records if r.cell.attack == "class-mean"]
@@ -189,7 +189,7 @@ def test_rounds_that_the_same_knowledge_opens_are_reported_together(records):
     gained = [gaining(r, 5.0 + (r.cell.round == "0")) if r.cell.attack == "staged" else r for r in records]
     verdict = verdicts.verdicts(gained)[0]
     assert (
-        "surely gains over the floor at rounds 0 and best with no more than L2 gradient (staged, +5.00 to +6.00 dB)."
+        "gains significantly over the floor at rounds 0 and best with no more than L2 gradient (staged, +5.00 to +6.00 dB)."
         in verdict
     )
     assert "No attack" not in verdict
@@ -222,9 +222,11 @@ def test_the_three_files_agree_with_the_records(report, records, tmp_path):
     assert "]** <sub>surrogate</sub>" in text
     rows = list(csv.DictReader(io.StringIO(numbers.read_text())))
     assert len(rows) == 2 * 2 * 3  # rounds, methods, tags
-    sure = {(row["round"], row["method"], row["knowledge"]) for row in rows if row["surely_above_floor"] == "True"}
-    assert ("0", "FedSplit", "gradient + auxiliary") in sure
-    assert ("best", "FedSplit", "gradient + auxiliary") not in sure
+    significant = {
+        (row["round"], row["method"], row["knowledge"]) for row in rows if row["significantly_above_floor"] == "True"
+    }
+    assert ("0", "FedSplit", "gradient + auxiliary") in significant
+    assert ("best", "FedSplit", "gradient + auxiliary") not in significant
     assert "<b>" in page.read_text()
     assert "<small>surrogate</small>" in page.read_text()
     latex = tex.read_text()

@@ -54,6 +54,6 @@ def test_beside_the_psnr_stand_the_paired_gain_and_the_victims_to_which_the_atta
         variants.report([r]).tables[0].rows[0] for r in (one, one.model_copy(update={"seeds": seeds}))
     )
     assert none_left[2].startswith("+")
-    assert "**" not in none_left[2], "two seeds are too few to be sure"
+    assert "**" not in none_left[2], "two seeds are too few to be significant"
     assert none_left[3] == "0 of 8"
     assert some_left[3].endswith("; does not apply to 1")
