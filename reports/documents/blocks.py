@@ -20,7 +20,7 @@ from reports.documents import (
     training_time,
 )
 from reports.documents.pages import Blocks
-from reports.records.labels import label
+from reports.records.labels import label, unique
 from reports.records.number_text import NONE
 from reports.studies import definition, sweeps
 from reports.tables import attack_table, inference_table, ladder_summary, nearest, report_files, sweep, variants
@@ -80,8 +80,6 @@ CLAIMS = {
 }
 # The printed table that the runs of the published schedule are compared with.
 TABLES = ["FedCG 1"]
-# Of a reference that needs no known image.
-ANY_NUMBER = "any number"
 # What says which attack on which private extractor.
 OF_PRIVATE: Mapping[str, Callable[[AttackRecord], str]] = {
     "data set": lambda r: registry.short(r.cell.train.dataset),
@@ -160,16 +158,26 @@ def _papers_attack(preset: str) -> Callable[[Path], str]:
 
 
 def _known_images(records: Sequence[AttackRecord]) -> str:
-    """PSNR against the number of known images, a row a quality; the reference knows the extractor whatever that number is."""
+    """PSNR against the number of known images, a column a method and quality, a table a data set.
+
+    The reference knows the extractor, whatever is known of images: it stands beneath each column of its method.
+    """
+    swept = definition.read(KNOWN_IMAGES).sweep
 
     def number(r: AttackRecord) -> str:
-        return ANY_NUMBER if r.cell.known_images is None else sweeps.value_text(r.cell.known_images)
+        return f"`{r.attack}`" if r.cell.known_images is None else sweeps.value_text(r.cell.known_images)
 
-    def quality(r: AttackRecord) -> str:
-        return NONE if r.cell.known_quality_db is None else sweeps.value_text(r.cell.known_quality_db)
+    def qualities(r: AttackRecord) -> list[str]:
+        known = swept["known_quality_db"] if r.cell.known_quality_db is None else [r.cell.known_quality_db]
+        return [f"{label(r.cell)}, {sweeps.value_text(quality)} dB" for quality in known]
 
-    rows = {**OF_PRIVATE, sweeps.words("known_quality_db"): quality}
-    return needed_knowledge.across(_by_data_set(KNOWN_IMAGES, records), rows, number)
+    ordered = _by_data_set(KNOWN_IMAGES, records)
+    tables = []
+    for name in unique(registry.short(r.cell.train.dataset) for r in ordered):
+        of_data_set = [r for r in ordered if registry.short(r.cell.train.dataset) == name]
+        whole = needed_knowledge.across(of_data_set, {"known images": number}, qualities)
+        tables.append(f"On `{name}`:\n\n{whole}")
+    return "\n\n".join(tables)
 
 
 def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
@@ -179,7 +187,7 @@ def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
         return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
 
     rows = {**OF_PRIVATE, sweeps.words("observed_rounds"): kept}
-    return needed_knowledge.across(_by_data_set(EARLIER_ROUNDS, records), rows, lambda r: f"round {r.cell.round}")
+    return needed_knowledge.across(_by_data_set(EARLIER_ROUNDS, records), rows, lambda r: [f"round {r.cell.round}"])
 
 
 def _by_data_set(study: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from privbench.records.schema import AttackRecord
 from privbench.system import files
 from reports.documents import benchmarks, published
 from reports.documents.blocks import CIFAR10, DEFENCES, EARLIER_ROUNDS, KNOWN_IMAGES, PHOTOS, SECURE_GAN, TRAINED
@@ -19,6 +20,8 @@ from reports.records import grouping
 from reports.studies import definition
 
 FOLDER = Path("docs/images")
+# What curves of private extractors were measured on.
+OF_PRIVATE_DATA = ("digits",)
 
 
 def _photos_scatter(root: Path, stem: Path) -> list[Path]:
@@ -34,11 +37,19 @@ def _rounds(table: str, root: Path, stem: Path) -> list[Path]:
     return psnr_by_round.write(published.attacked(root, table), stem)
 
 
-def _known_images(root: Path, stem: Path) -> list[Path]:
+def _earlier_rounds(dataset: str, root: Path, stem: Path) -> list[Path]:
+    return psnr_by_round.write(_on(dataset, published.attacked(root, EARLIER_ROUNDS)), stem)
+
+
+def _known_images(dataset: str, root: Path, stem: Path) -> list[Path]:
     """Against their number; a line per quality."""
     sweep = definition.read(KNOWN_IMAGES).sweep
-    drawn = sweep_curve.of_study(sweep, published.attacked(root, KNOWN_IMAGES), stem.parent)
+    drawn = sweep_curve.of_study(sweep, _on(dataset, published.attacked(root, KNOWN_IMAGES)), stem.parent)
     return _renamed([path for path in drawn if "-known_images-" in path.name], stem)
+
+
+def _on(dataset: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    return [r for r in records if r.cell.train.dataset == dataset]
 
 
 def _stability(root: Path, stem: Path) -> list[Path]:
@@ -66,8 +77,8 @@ IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
     f"{TRAINED}-rounds": partial(_rounds, TRAINED),
-    KNOWN_IMAGES: _known_images,
-    EARLIER_ROUNDS: partial(_rounds, EARLIER_ROUNDS),
+    **{f"{KNOWN_IMAGES}-{name}": partial(_known_images, name) for name in OF_PRIVATE_DATA},
+    **{f"{EARLIER_ROUNDS}-{name}": partial(_earlier_rounds, name) for name in OF_PRIVATE_DATA},
     f"{DEFENCES}-epsilon": _defences_epsilon,
     f"{SECURE_GAN}-stability": _stability,
 }

@@ -115,24 +115,25 @@ def _settings(cell: CellSpec) -> str:
 def across(
     records: Sequence[AttackRecord],
     rows: Mapping[str, Callable[[AttackRecord], str]],
-    column: Callable[[AttackRecord], str],
+    columns: Callable[[AttackRecord], Sequence[str]],
 ) -> str:
-    """A row a combination of what `rows` say, a column a value of `column`, in the order of the records: PSNR and gain as above.
+    """A row a combination of what `rows` say, a column each of `columns`, in the order of the records: PSNR and gain as above.
 
-    A dash: no such record. ValueError: two records of one place.
+    A record may stand in several columns. A dash: no such record. ValueError: two records of one place.
     """
     found: dict[tuple[tuple[str, ...], str], Measured] = {}
     for record in records:
-        place = tuple(of(record) for of in rows.values()), column(record)
-        if place in found:
-            raise ValueError(f"two records of {', '.join(place[0])} at {place[1]}")
-        found[place] = measured.of(record)
-    columns = unique(at for _, at in found)
+        words, row = tuple(of(record) for of in rows.values()), measured.of(record)
+        for column in columns(record):
+            if (words, column) in found:
+                raise ValueError(f"two records of {', '.join(words)} at {column}")
+            found[words, column] = row
+    named = unique(column for _, column in found)
     body = []
-    for words in unique(of for of, _ in found):
-        each = [found.get((words, at)) for at in columns]
+    for words in unique(words for words, _ in found):
+        each = [found.get((words, column)) for column in named]
         body.append([*words, *(NONE if row is None else _score(row) for row in each)])
-    return render.markdown([*rows, *columns], body)
+    return render.markdown([*rows, *named], body)
 
 
 def few_seeds(records: Sequence[AttackRecord]) -> str:
