@@ -21,7 +21,7 @@ from reports.studies import definition
 
 FOLDER = Path("docs/images")
 # What curves of private extractors were measured on.
-OF_PRIVATE_DATA = ("digits",)
+CURVES = {KNOWN_IMAGES: ("photos", "digits"), EARLIER_ROUNDS: ("digits",)}
 
 
 def _photos_scatter(root: Path, stem: Path) -> list[Path]:
@@ -77,8 +77,8 @@ IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
     f"{TRAINED}-rounds": partial(_rounds, TRAINED),
-    **{f"{KNOWN_IMAGES}-{name}": partial(_known_images, name) for name in OF_PRIVATE_DATA},
-    **{f"{EARLIER_ROUNDS}-{name}": partial(_earlier_rounds, name) for name in OF_PRIVATE_DATA},
+    **{f"{KNOWN_IMAGES}-{name}": partial(_known_images, name) for name in CURVES[KNOWN_IMAGES]},
+    **{f"{EARLIER_ROUNDS}-{name}": partial(_earlier_rounds, name) for name in CURVES[EARLIER_ROUNDS]},
     f"{DEFENCES}-epsilon": _defences_epsilon,
     f"{SECURE_GAN}-stability": _stability,
 }
