@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,6 @@ CLAIMS = {
 }
 # The printed table that the runs of the published schedule are compared with.
 TABLES = ["FedCG 1"]
-# What says which attack on which private extractor.
-OF_PRIVATE: Mapping[str, Callable[[AttackRecord], str]] = {
-    "data set": lambda r: registry.short(r.cell.train.dataset),
-    "method": lambda r: label(r.cell),
-    "attack": lambda r: f"`{r.attack}`",
-}
 # Of the settings of the papers' attack that all columns have, the nearest.
 MOST_SETTINGS = 12
 
@@ -186,15 +180,22 @@ def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
     def kept(r: AttackRecord) -> str:
         return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
 
-    rows = {**OF_PRIVATE, sweeps.words("observed_rounds"): kept}
+    rows: dict[str, Callable[[AttackRecord], str]] = {
+        "data set": lambda r: registry.short(r.cell.train.dataset),
+        "method": lambda r: label(r.cell),
+        "attack": lambda r: f"`{r.attack}`",
+        sweeps.words("observed_rounds"): kept,
+    }
     return needed_knowledge.across(_by_data_set(EARLIER_ROUNDS, records), rows, lambda r: [f"round {r.cell.round}"])
 
 
-def _by_data_set(study: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
-    """Records of a study that sweeps settings, in the order of their values, one data set after the other."""
-    ordered = sweep.in_order(definition.read(study).sweep, records)
-    # photos, digits, cifar10: as in all tables of private extractors.
-    return sorted(ordered, key=lambda r: r.cell.train.dataset, reverse=True)
+def _by_data_set(name: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Records of a study that sweeps settings, in the order of their values, data sets as the study names them, others last."""
+    study = definition.read(name)
+    named = [*study.embedded, *(data.name for data in study.data)]
+    place = {dataset: i for i, dataset in enumerate(named)}
+    ordered = sweep.in_order(study.sweep, records)
+    return sorted(ordered, key=lambda r: place.get(r.cell.train.dataset, len(named)))
 
 
 def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:

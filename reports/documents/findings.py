@@ -46,15 +46,8 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
         gain = range_text(best.gain_db, sign=True)
         accuracy = spread_text(method_records[0].accuracy.mean, method_records[0].accuracy.std, 1).replace("+-", "±")
         paper = NONE if plain is None else f"{plain.scores.psnr_db:.1f}"
-        rows.append(
-            [
-                name,
-                accuracy,
-                paper,
-                range_text(best.psnr_db, digits=1),
-                render.bold(gain) if best.is_significant else gain,
-            ]
-        )
+        shown = render.bold(gain) if best.is_significant else gain
+        rows.append([name, accuracy, paper, range_text(best.psnr_db, digits=1), shown])
     return render.markdown(COLUMNS, rows)
 
 

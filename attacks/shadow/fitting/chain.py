@@ -111,7 +111,7 @@ def followed(
 
 
 def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, unambiguous: bool) -> Pairs:
-    """A round's features in the order of the anchors; with `unambiguous` those whose label no other has, if any."""
+    """A round's features in the order of the anchors; with `unambiguous` only labels that stand once count, if any."""
     thought = calibration.features(how, params, anchors.images)
     order = calibration.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
     counts = order >= 0
