@@ -34,6 +34,12 @@ ACCURACIES: Mapping[str, Callable[[Record], str]] = {
 }
 
 
+def psnr_and_gain(row: Measured) -> str:
+    """Both in dB, with the 95% interval of the gain over the floor; bold where it is significant."""
+    score = f"{row.psnr_db.mean:.1f} ({range_text(row.gain_db, sign=True, digits=1)})"
+    return render.bold(score) if row.is_significant else score
+
+
 def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str) -> str:
     """A row a set of knowledge, a column a table: PSNR of the best attack within it, and its gain over the floor, both in dB.
 
@@ -62,7 +68,7 @@ def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attac
     for name in attacks:
         for method, of_method in tables.items():
             each = [_measured(_of(records, method, round_), name) for records in of_method.values()]
-            rows.append([f"`{name}`", method, *(NONE if row is None else _score(row) for row in each)])
+            rows.append([f"`{name}`", method, *(NONE if row is None else psnr_and_gain(row) for row in each)])
     return render.markdown(["attack", "method", *titles], rows)
 
 
@@ -83,7 +89,7 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
                 _measured([r for r in each if isinstance(r, AttackRecord) and r.cell.round == round_], name)
                 for each in of.values()
             ]
-            rows.append([method, f"dB: `{name}`", *(NONE if row is None else _score(row) for row in found)])
+            rows.append([method, f"dB: `{name}`", *(NONE if row is None else psnr_and_gain(row) for row in found)])
     return render.markdown(["method", "what", *(f"seed {seed}" for seed in seeds)], rows)
 
 
@@ -116,8 +122,11 @@ def across(
     records: Sequence[AttackRecord],
     rows: Mapping[str, Callable[[AttackRecord], str]],
     columns: Callable[[AttackRecord], Sequence[str]],
+    score: Callable[[Measured], str] = psnr_and_gain,
 ) -> str:
     """A row a combination of what `rows` say, a column each of `columns`, in the order of the records: PSNR and gain as above.
+
+    score   what a cell says, where that is more
 
     A record may stand in several columns. A dash: no such record. ValueError: two records of one place.
     """
@@ -132,7 +141,7 @@ def across(
     body = []
     for words in unique(words for words, _ in found):
         each = [found.get((words, column)) for column in named]
-        body.append([*words, *(NONE if row is None else _score(row) for row in each)])
+        body.append([*words, *(NONE if row is None else score(row) for row in each)])
     return render.markdown([*rows, *named], body)
 
 
@@ -163,9 +172,4 @@ def _tag(record: AttackRecord) -> str:
 def _cell(row: Measured | None) -> str:
     if row is None:
         return NONE
-    return f"{_score(row)} {render.small(row.name)}"
-
-
-def _score(row: Measured) -> str:
-    score = f"{row.psnr_db.mean:.1f} ({range_text(row.gain_db, sign=True, digits=1)})"
-    return render.bold(score) if row.is_significant else score
+    return f"{psnr_and_gain(row)} {render.small(row.name)}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from privbench import registry
 from privbench.records.entries import AttackedSeed, BroadcastCheck
 from privbench.records.schema import AttackRecord
 from privbench.scoring.broadcast_checks import CHECKS
-from reports.records.labels import label, place, round_place, round_text
+from reports.records import grouping
+from reports.records.labels import label, place, round_place, round_text, unique
 from reports.records.number_text import NONE
 from reports.records.quotable import is_quotable
 from reports.tables.report import Table
@@ -29,16 +29,25 @@ HONEST = "sent the honest networks"
 
 
 def tables(records: Sequence[AttackRecord]) -> list[Table]:
-    """The table, where any of the records has such checks; none of smoke runs."""
+    """A table a setting and batch size, where any of the records has such checks; none of smoke runs."""
     shown = [r for r in records if is_quotable(r.cell.preset) and any(s.broadcast for s in r.seeds)]
-    if not shown:
-        return []
-    ordered = sorted(shown, key=lambda r: (place(r.cell), round_place(r.cell.round), r.cell.round, r.attack))
-    rows = [
-        [registry.short(r.cell.train.dataset), label(r.cell), round_text(r.cell.round), *_attack_and_texts(r)]
-        for r in ordered
+    by_title = {title: [r for r in shown if _title(r) == title] for title in unique(map(_title, shown))}
+    columns = ("method", "round", "attack", *CHECKS)
+    # They are explained once.
+    return [
+        Table(title, columns, _rows(records), text=[] if i else [HOW], on_paper=())
+        for i, (title, records) in enumerate(by_title.items())
     ]
-    return [Table(TITLE, ("data set", "method", "round", "attack", *CHECKS), rows, text=[HOW], on_paper=())]
+
+
+def _title(record: AttackRecord) -> str:
+    size = record.cell.batch_size
+    return f"{TITLE}: {grouping.title(grouping.setting(record.cell))}" + (f", {size} images each" if size > 1 else "")
+
+
+def _rows(records: Sequence[AttackRecord]) -> list[list[str]]:
+    ordered = sorted(records, key=lambda r: (place(r.cell), round_place(r.cell.round), r.cell.round, r.attack))
+    return [[label(r.cell), round_text(r.cell.round), *_attack_and_texts(r)] for r in ordered]
 
 
 def _attack_and_texts(record: AttackRecord) -> list[str]:
