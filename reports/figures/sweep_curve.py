@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry, written_defense
 from privbench.records.schema import AttackRecord, Record
@@ -34,6 +35,8 @@ BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0
 # Of the first line across, the second and so on.
 BARE_DASHES = (BARE["linestyle"], (0, (8, 2)), (0, (4, 2, 1, 2)), (0, (4, 2, 1, 2, 1, 2)))
 DEFENDED_NAME, BARE_NAME, FLOOR_NAME = "with the defence", "without a defence", "best floor"
+# Between the intervals of two lines at one value, in points: at the same place they would hide each other.
+APART = 2.5
 FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
 
 
@@ -206,7 +209,9 @@ def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
     ends = []
     for name, points in drawn.lines.items():
         means, at = [each[0].accuracy for _, each in points], [drawn.place[value] for value, _ in points]
-        axes.errorbar(at, [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2, **drawn.styles[name])
+        _line_with_intervals(
+            axes, drawn, name, [(x, a.mean, a.std or 0.0, a.std or 0.0) for x, a in zip(at, means, strict=True)]
+        )
         ends.append(Point(name, drawn.styles[name]["color"], at[-1], means[-1].mean))
     for name, each in drawn.across.items():
         axes.axhline(each[0].accuracy.mean, **drawn.styles[name])
@@ -224,11 +229,10 @@ def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
             continue
         at, best = [x for x, _ in attacked], [row for _, row in attacked]
         psnr = [row.psnr_db for row in best]
-        axes.errorbar(
-            at, [p.mean for p in psnr],
-            yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            capsize=2, **drawn.styles[name],
-        )  # fmt: skip
+        points_at = [
+            (x, p.mean, max(p.mean - p.low, 0), max(p.high - p.mean, 0)) for x, p in zip(at, psnr, strict=True)
+        ]
+        _line_with_intervals(axes, drawn, name, points_at)
         if not any(end.name == FLOOR_NAME for end in ends):
             axes.plot(at, [row.floor.psnr_db for row in best], **FLOOR)
             ends.append(Point(FLOOR_NAME, FLOOR["color"], at[-1], best[-1].floor.psnr_db))
@@ -239,6 +243,19 @@ def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
             ends.append(Point(name, BARE["color"], drawn.last, strongest(attacks).psnr_db.mean))
     axes.set_ylabel("PSNR, strongest attack, dB", fontsize=style.FONT_POINTS)
     return ends
+
+
+def _line_with_intervals(
+    axes: Axes, drawn: _Curves, name: str, points: Sequence[tuple[float, float, float, float]]
+) -> None:
+    """Draws one line of (place on the axis, mean, below it, above it), a little beside its places: every interval can be seen."""
+    at, means, below, above = zip(*points, strict=True)
+    place = list(drawn.lines).index(name) - (len(drawn.lines) - 1) / 2
+    beside = axes.transData + ScaledTranslation(place * APART / 72, 0, axes.figure.dpi_scale_trans)
+    axes.errorbar(at, means, yerr=[below, above], capsize=2, transform=beside, **drawn.styles[name])
+    # What is drawn beside its place does not count when the axis finds its limits.
+    axes.update_datalim([(x, y) for x, mean, down, up in points for y in (mean - down, mean + up)])
+    axes.autoscale_view()
 
 
 def _attacks(records: Sequence[Record]) -> list[AttackRecord]:

@@ -1,5 +1,7 @@
 """Lists over any field become cells, a table and curves."""
 
+import itertools
+
 import pytest
 
 from privbench import presets
@@ -226,6 +228,25 @@ def test_accuracy_has_a_panel_of_its_own_or_none(tmp_path, monkeypatch, shown):
     assert [axes.get_ylabel().startswith("test accuracy") for axes in figure.axes] == (
         [True, False] if shown else [False]
     )
+
+
+def test_intervals_of_lines_at_one_value_stand_beside_each_other_and_within_the_axis(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(sweep_curve.style, "save", lambda figure, stem: saved.append(figure) or [stem])
+    made = swept((0.1, 0.001), (9.0, 21.0))
+    lines = {name: list(zip((1, 2), [[r] for r in made], strict=True)) for name in ("FedAvg", "FedSplit", "FedCG")}
+    sweep_curve.write(lines, {}, "known images", "digits", tmp_path / "curve")
+    (figure,) = saved
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        bars = [bar for bar in axes.collections if bar.get_segments()]
+        ends = [bar.get_transform().transform(bar.get_segments()[0]) for bar in bars]
+        assert len(ends) == 3
+        across, up = zip(*[(each[:, 0].mean(), (each[:, 1].min(), each[:, 1].max())) for each in ends], strict=True)
+        apart = sweep_curve.APART / 72 * figure.dpi
+        assert [b - a for a, b in itertools.pairwise(across)] == pytest.approx([apart, apart])
+        box = axes.get_window_extent()
+        assert all(box.y0 < low <= high < box.y1 for low, high in up)
 
 
 def test_a_curve_of_words_is_a_picture(tmp_path):
