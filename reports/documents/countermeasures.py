@@ -8,8 +8,8 @@ from privbench import written_defense
 from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.documents import paired_rows
-from reports.documents.paired_rows import PairedRow
+from reports.documents.needed_knowledge import paired_rows
+from reports.documents.needed_knowledge.paired_rows import PairedRow
 from reports.records import comparison
 from reports.records.number_text import spread_text
 from reports.tables import render

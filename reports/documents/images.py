@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from privbench.records.schema import AttackRecord
 from privbench.system import files
 from reports.documents import benchmarks, published
-from reports.documents.blocks import CIFAR10, DEFENCES, EARLIER_ROUNDS, KNOWN_IMAGES, PHOTOS, SECURE_GAN, TRAINED
 from reports.documents.findings import BEST
+from reports.documents.table_names import CIFAR10, DEFENCES, EARLIER_ROUNDS, KNOWN_IMAGES, PHOTOS, SECURE_GAN, TRAINED
 from reports.figures import curves, epsilon_curve, psnr_by_round, scatter, sweep_curve
 from reports.records import grouping
 from reports.studies import definition
@@ -38,18 +37,14 @@ def _rounds(table: str, root: Path, stem: Path) -> list[Path]:
 
 
 def _earlier_rounds(dataset: str, root: Path, stem: Path) -> list[Path]:
-    return psnr_by_round.write(_on(dataset, published.attacked(root, EARLIER_ROUNDS)), stem)
+    return psnr_by_round.write(published.attacked(root, EARLIER_ROUNDS, dataset), stem)
 
 
 def _known_images(dataset: str, root: Path, stem: Path) -> list[Path]:
     """Against their number; a line per quality."""
     sweep = definition.read(KNOWN_IMAGES).sweep
-    drawn = sweep_curve.of_study(sweep, _on(dataset, published.attacked(root, KNOWN_IMAGES)), stem.parent)
+    drawn = sweep_curve.of_study(sweep, published.attacked(root, KNOWN_IMAGES, dataset), stem.parent)
     return _renamed([path for path in drawn if "-known_images-" in path.name], stem)
-
-
-def _on(dataset: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
-    return [r for r in records if r.cell.train.dataset == dataset]
 
 
 def _stability(root: Path, stem: Path) -> list[Path]:

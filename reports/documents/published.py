@@ -6,7 +6,7 @@ A page of docs/results that has no such file says so in a line of its own (NO_RE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from privbench import registry
 from privbench.records import record_lines
 from privbench.records.schema import AttackRecord, Record
 from reports.records import labels
+from reports.studies import definition
+from reports.tables import sweep
 
 FOLDER = Path("docs/results")
 NO_RECORDS = "No records of this table are committed"
@@ -55,9 +57,29 @@ def _by_numbers(text: str) -> list[tuple[bool, float, str]]:
     return [(number % 2 == 1, float(part) if number % 2 else 0.0, part) for number, part in enumerate(parts)]
 
 
-def attacked(root: Path, name: str) -> list[AttackRecord]:
-    """The records of attacks of one table."""
-    return [r for r in read(path_of(root, name)) if isinstance(r, AttackRecord)]
+def attacked(root: Path, name: str, dataset: str | None = None) -> list[AttackRecord]:
+    """The records of attacks of one table; on one data set alone where it is named."""
+    records = [r for r in read(path_of(root, name)) if isinstance(r, AttackRecord)]
+    return [r for r in records if dataset in (None, r.cell.train.dataset)]
+
+
+def of_attacks(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the attack records of one table."""
+    return lambda root: text(attacked(root, name), *more)
+
+
+def of_all(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of every record of one table."""
+    return lambda root: text(read(path_of(root, name)), *more)
+
+
+def in_order(name: str, records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Records of a study in the order of what it sweeps, data sets as it names them, others last."""
+    study = definition.read(name)
+    named = [*study.embedded, *(data.name for data in study.data)]
+    place = {dataset: i for i, dataset in enumerate(named)}
+    ordered = sweep.in_order(study.sweep, records)
+    return sorted(ordered, key=lambda r: place.get(r.cell.train.dataset, len(named)))
 
 
 def without_records(root: Path) -> list[str]:

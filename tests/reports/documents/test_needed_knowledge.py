@@ -2,7 +2,8 @@
 
 import pytest
 
-from reports.documents import needed_knowledge, training_time
+from reports.documents import training_time
+from reports.documents.needed_knowledge import knowledge_tables
 from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
 FLOOR_DB = 13.0
@@ -23,7 +24,7 @@ def _floored(victim):
 
 
 def rows(tables):
-    lines = needed_knowledge.table(tables, "FedCG", "best").splitlines()
+    lines = knowledge_tables.table(tables, "FedCG", "best").splitlines()
     return {cells[0]: cells[1:] for cells in ([c.strip() for c in line.split("|")[1:-1]] for line in lines)}
 
 
@@ -59,7 +60,7 @@ def test_an_attack_by_itself_stands_with_its_default_settings_alone():
     )  # a better one, in settings of its own
     chained = attacked("chained", "gradient + auxiliary", 25.0, ["gradient:classifier", "auxiliary"])
     tables = {"FedCG": {"one": [other, usual], "two": [chained]}}
-    lines = needed_knowledge.of_attacks(tables, ["calibrated", "chained"], "best").splitlines()
+    lines = knowledge_tables.of_attacks(tables, ["calibrated", "chained"], "best").splitlines()
     assert lines[0] == "| attack | method | one | two |"
     assert lines[2].startswith("| `calibrated` | FedCG | **20.2 (+7.2 [")
     assert lines[2].endswith("** | - |")
@@ -69,8 +70,8 @@ def test_an_attack_by_itself_stands_with_its_default_settings_alone():
 def test_few_seeds_are_named_and_enough_are_not():
     of_two, of_five = (attacked("dlg", "gradient", 5.0, ["gradient:classifier"], seeds=n) for n in (2, 5))
     one = attacked("staged", "gradient", 5.0, ["gradient:classifier"], seeds=1)
-    assert needed_knowledge.few_seeds([of_five]) == ""
-    assert needed_knowledge.few_seeds([of_five, one, of_two]) == ", 1 seed, 2 seeds"
+    assert knowledge_tables.few_seeds([of_five]) == ""
+    assert knowledge_tables.few_seeds([of_five, one, of_two]) == ", 1 seed, 2 seeds"
 
 
 def test_a_table_of_another_method_is_refused():
@@ -96,7 +97,7 @@ def test_seeds_stand_side_by_side_each_over_its_own_victims():
         return changed(made, **more) if more else made
 
     records = [of(101, 30.0), of(100, 20.0), of(100, 10.0, round="0"), of(102, 35.0, round="0")]
-    lines = needed_knowledge.by_seed(records, ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
+    lines = knowledge_tables.by_seed(records, ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
     assert lines[0] == "| method | what | seed 100 | seed 101 | seed 102 |"
     assert lines[2] == "| FedCG | accuracy, %: each client's own round | 42.0 | 42.0 | 42.0 |"
     assert lines[4] == "| FedCG | accuracy, %: broadcast model, one round | 71.0 | 70.0 | 70.0 |"
@@ -107,7 +108,7 @@ def test_seeds_stand_side_by_side_each_over_its_own_victims():
     # A record of several seeds says of each what its own would.
     cell = records[0].cell.with_seeds([100, 101])
     both = records[1].model_copy(update={"cell": cell, "seeds": [records[1].seeds[0], records[0].seeds[0]]})
-    again = needed_knowledge.by_seed([both, *records[2:]], ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
+    again = knowledge_tables.by_seed([both, *records[2:]], ["FedCG"], ["calibrated", "oracle"], "best").splitlines()
     assert again == lines
 
 
@@ -123,7 +124,7 @@ def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
         attacked("chained", "fedcg", 30.0, steps=400),
         attacked("oracle", "fedcg", 33.0),
     ]
-    lines = [line for line in needed_knowledge.by_setting(records).splitlines() if line.startswith("| `")]
+    lines = [line for line in knowledge_tables.by_setting(records).splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [(*row[:3], row[5]) for row in rows] == [
         ("`chained`", "FedSplit", "defaults", "-"),
@@ -134,8 +135,8 @@ def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
         ("`oracle`", "FedCG", "defaults", "-"),
     ]
     with pytest.raises(ValueError, match="chained on fedsplit has no record of 'defaults'"):
-        needed_knowledge.by_setting(records[:1])
-    beside_steps = needed_knowledge.by_setting(records[2:4], "steps 400").splitlines()
+        knowledge_tables.by_setting(records[:1])
+    beside_steps = knowledge_tables.by_setting(records[2:4], "steps 400").splitlines()
     assert "over steps 400, dB" in beside_steps[0]
     assert "+1.00 [+1.00, +1.00]" in beside_steps[3]
 
@@ -159,7 +160,7 @@ def test_points_of_a_curve_stand_side_by_side():
         of("oracle", 30.0),
         of("calibrated", 25.0, 4, "fedsplit"),
     ]
-    lines = needed_knowledge.across(records, rows, count).splitlines()
+    lines = knowledge_tables.across(records, rows, count).splitlines()
     assert lines[0] == "| method | attack | 0 | 4 |"
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     scores = [[cell.strip("*").partition(" ")[0] for cell in row] for row in cells]
@@ -172,4 +173,4 @@ def test_points_of_a_curve_stand_side_by_side():
     assert "(+7.2 [" in cells[0][3]
     assert cells[0][3].startswith("**")
     with pytest.raises(ValueError, match="two records of fedcg, calibrated at 4"):
-        needed_knowledge.across([*records, records[1]], rows, count)
+        knowledge_tables.across([*records, records[1]], rows, count)

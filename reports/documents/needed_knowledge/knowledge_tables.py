@@ -9,8 +9,9 @@ from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from privbench.spec import CellSpec
-from reports.documents import model_accuracy, paired_rows
+from reports.documents import model_accuracy
 from reports.documents.findings import by_method
+from reports.documents.needed_knowledge import paired_rows
 from reports.records import comparison, knowledge_sets, measured
 from reports.records.labels import label, unique
 from reports.records.measured import Measured
@@ -107,13 +108,13 @@ def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:
     Paired by victim; bold where reports/records/comparison.py claims a difference, adjusted over all rows. ValueError: an attack
     without a record of `base`.
     """
-    rows = paired_rows.rows(records, _settings, base)
+    rows = paired_rows.rows(records, settings, base)
     gained = paired_rows.gained(rows)
     columns = ("attack", "method", "settings", "PSNR, dB", "over the floor, dB", f"over {base}, dB")
     return f"{render.markdown(columns, [paired_rows.cells(row, gained) for row in rows])}\n\n{comparison.RULE}"
 
 
-def _settings(cell: CellSpec) -> str:
+def settings(cell: CellSpec) -> str:
     """What of an attack's settings is not the default."""
     return ", ".join(f"{name} {value}" for name, value in sorted(variants.unusual_settings(cell).items())) or DEFAULTS
 

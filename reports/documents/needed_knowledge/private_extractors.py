@@ -1,0 +1,161 @@
+"""Blocks of what a server must know to see images through a private extractor; as in reports/documents/blocks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from privbench import registry
+from privbench.records.schema import AttackRecord
+from reports.documents import findings, published
+from reports.documents.needed_knowledge import knowledge_tables
+from reports.documents.pages import Blocks
+from reports.documents.table_names import (
+    CIFAR10_LADDER,
+    DIGITS,
+    EARLIER_ROUNDS,
+    FIRST_ROUND,
+    KNOWN_IMAGES,
+    LADDER,
+    LEARNED_PRIOR,
+    OFFICE_FURTHER,
+    OFFICE_TRAINED,
+    QUICK,
+    TRAINED,
+)
+from reports.records.labels import label, unique
+from reports.records.number_text import NONE
+from reports.studies import definition, sweeps
+
+# Title -> the tables of what a server must know.
+TABLES = {
+    "photos": LADDER,
+    "digits": DIGITS,
+    "CIFAR-10": CIFAR10_LADDER,
+    "CIFAR-10, published schedule": TRAINED,
+    "Office-Caltech10, published schedule": OFFICE_TRAINED,
+}
+METHODS = ("FedSplit", "FedCG")
+ATTACKS = ("surrogate", "joint", "calibrated", "chained", "oracle")
+# Data set -> its ladder, which has the reference.
+PRIOR_ON = {"digits": DIGITS}
+
+
+def _known_images(records: Sequence[AttackRecord]) -> str:
+    """PSNR against the number of known images, a column a method and quality, a table a data set.
+
+    The reference knows the extractor, whatever is known of images: it stands beneath each column of its method.
+    """
+    swept = definition.read(KNOWN_IMAGES).sweep
+
+    def number(r: AttackRecord) -> str:
+        return f"`{r.attack}`" if r.cell.known_images is None else sweeps.value_text(r.cell.known_images)
+
+    def qualities(r: AttackRecord) -> list[str]:
+        known = swept["known_quality_db"] if r.cell.known_quality_db is None else [r.cell.known_quality_db]
+        return [f"{label(r.cell)}, {sweeps.value_text(quality)} dB" for quality in known]
+
+    ordered = published.in_order(KNOWN_IMAGES, records)
+    tables = []
+    for name in unique(registry.short(r.cell.train.dataset) for r in ordered):
+        of_data_set = [r for r in ordered if registry.short(r.cell.train.dataset) == name]
+        whole = knowledge_tables.across(of_data_set, {"known images": number}, qualities)
+        tables.append(f"On `{name}`:\n\n{whole}")
+    return "\n\n".join(tables)
+
+
+def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
+    """PSNR against the attacked round, a row for the rounds whose uploads were kept."""
+
+    def kept(r: AttackRecord) -> str:
+        return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
+
+    rows: dict[str, Callable[[AttackRecord], str]] = {
+        "data set": lambda r: registry.short(r.cell.train.dataset),
+        "method": lambda r: label(r.cell),
+        "attack": lambda r: f"`{r.attack}`",
+        sweeps.words("observed_rounds"): kept,
+    }
+    return knowledge_tables.across(
+        published.in_order(EARLIER_ROUNDS, records), rows, lambda r: [f"round {r.cell.round}"]
+    )
+
+
+def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
+    """A block of what a server must know to see the images of one method after training; `tables` are titles and names."""
+
+    def text(root: Path) -> str:
+        return knowledge_tables.table(_read(root, tables, method), method, findings.BEST)
+
+    return text
+
+
+def _private_attacks(root: Path) -> str:
+    """A block of the attacks that refine or fit an extractor, with their reference, on all tables of private extractors."""
+    tables = {method: _read(root, TABLES, method) for method in METHODS}
+    return knowledge_tables.of_attacks(tables, ATTACKS, findings.BEST)
+
+
+def _office_by_seed(root: Path) -> str:
+    """A block of Office-Caltech10's seeds, those of the tables and those that were made since."""
+    records = [r for name in (OFFICE_TRAINED, OFFICE_FURTHER) for r in published.read(published.path_of(root, name))]
+    return knowledge_tables.by_seed(records, METHODS, ATTACKS, findings.BEST)
+
+
+def _first_round(root: Path) -> str:
+    """A block of `chained` from uploads of one round alone, beside the same from those of many rounds and the reference."""
+    first = published.attacked(root, FIRST_ROUND)
+    alike = {(r.cell.train.method, r.cell.round) for r in first}
+    beside = [
+        r
+        for r in published.attacked(root, OFFICE_TRAINED)
+        if (r.cell.train.method, r.cell.round) in alike and r.attack in ("chained", "oracle")
+    ]
+    return _earlier_rounds([*first, *beside])
+
+
+def _by_setting(
+    name: str, dataset: str, *, base: str = knowledge_tables.DEFAULTS, ladder: str = ""
+) -> Callable[[Path], str]:
+    """A block of attacks on single gradients by their settings, on one data set; with the reference, where a ladder has it."""
+
+    def text(root: Path) -> str:
+        records = [r for r in published.attacked(root, name, dataset) if r.cell.observe == "gradient"]
+        columns = {r.cell.train.id for r in records}
+        reference = [
+            r
+            for r in (published.attacked(root, ladder) if ladder else [])
+            if r.attack == "oracle" and r.cell.round == findings.BEST and r.cell.train.id in columns
+        ]
+        return knowledge_tables.by_setting([*records, *reference], base)
+
+    return text
+
+
+def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
+    """Title -> records of one method, with their number of seeds in the title where these are few."""
+    read: dict[str, Sequence[AttackRecord]] = {}
+    for title, name in tables.items():
+        records = [r for r in published.attacked(root, name) if label(r.cell) == method]
+        read[title + knowledge_tables.few_seeds(records)] = records
+    return read
+
+
+BLOCKS: Blocks = {
+    **{f"needed-{method.lower()}": _needed(method, TABLES) for method in METHODS},
+    **{
+        f"quick-beside-published-{method.lower()}": _needed(method, {"quick": quick, "published": TRAINED})
+        for method, quick in {"FedAvg": QUICK, **dict.fromkeys(METHODS, CIFAR10_LADDER)}.items()
+    },
+    "private-attacks": _private_attacks,
+    OFFICE_FURTHER: _office_by_seed,
+    KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
+    EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
+    FIRST_ROUND: _first_round,
+    **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, ladder=ladder) for name, ladder in PRIOR_ON.items()},
+    **{f"{LEARNED_PRIOR}-{name}-steps": _by_setting(LEARNED_PRIOR, name, base="steps 400") for name in PRIOR_ON},
+    **{
+        f"{name}-setting": published.of_attacks(name, findings.setting)
+        for name in (KNOWN_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR)
+    },
+}

@@ -1,0 +1,23 @@
+"""The committed tables by name: their records are docs/results/records/<name>.jsonl.xz."""
+
+PHOTOS, PAPERS_ATTACK, SECURE_GAN, META = "quick-photos", "papers-attack", "securegan", "meta"
+DEFENCES, IMPRINT, COUNTERMEASURES = "defences", "imprint-on-the-wire", "countermeasures"
+INFERENCE, PROPERTY = "inference", "property-inference"
+# Attacks by what they know, in the quick preset.
+LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
+# FedAvg of the last of them.
+QUICK = "quick-cifar10"
+# The published schedule: how accurate its methods are, and their ladders.
+CIFAR10, TRAINED = "published-cifar10", "published-ladder"
+OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
+    "published-office10",
+    "published-office10-ladder",
+    "published-office10-further",
+)
+LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
+# Private extractors: against how many images are known, and against the rounds whose uploads were kept.
+KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
+# `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
+FIRST_ROUND = "office10-first-round"
+# Two attacks on private extractors under a prior learned from auxiliary images.
+LEARNED_PRIOR = "learned-prior"
