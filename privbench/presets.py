@@ -46,6 +46,8 @@ SCHEDULES = {
         task=_PAPER_ADAM, generator=_GAN_ADAM, server=Adam(lr=3e-4),
     ),
 }  # fmt: skip
+# More is a slip of the keyboard: each seed is a training run of its own.
+MOST_SEEDS = 10_000
 FIRST_SEED = 100  # of everything that is published; whatever is tuned or tried is tuned on seeds below
 SEEDS = {
     preset: tuple(range(FIRST_SEED, FIRST_SEED + count))
@@ -260,9 +262,14 @@ def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> d
 
 
 def seeds_of(preset: str, count: int | None = None, first: int | None = None) -> tuple[int, ...]:
-    """`count` seeds from `first` on; by default as many as the preset has, from 100 on."""
+    """`count` seeds from `first` on; by default as many as the preset has, from 100 on.
+
+    UserError for an unknown preset, and for more than MOST_SEEDS.
+    """
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    if count is not None and count > MOST_SEEDS:
+        raise UserError(f"--seeds takes at most {MOST_SEEDS}, but {count} was given")
     start = FIRST_SEED if first is None else first
     return tuple(range(start, start + (len(SEEDS[preset]) if count is None else count)))
 

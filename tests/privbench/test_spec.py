@@ -167,6 +167,9 @@ def test_published_seeds_begin_at_100():
     assert presets.cell_spec("smoke", train, "dlg").seeds == (100,)
     with pytest.raises(UserError, match="unknown preset 'fast'"):
         presets.seeds_of("fast")
+    assert len(presets.seeds_of("quick", presets.MOST_SEEDS)) == presets.MOST_SEEDS
+    with pytest.raises(UserError, match="--seeds takes at most 10000, but 1000000000 was given"):
+        presets.seeds_of("quick", 1_000_000_000)
 
 
 def test_every_field_takes_part_in_the_name():
