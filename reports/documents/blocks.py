@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from privbench import registry
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.documents import (
     benchmarks,
@@ -18,8 +19,10 @@ from reports.documents import (
     training_time,
 )
 from reports.documents.needed_knowledge import private_extractors
+from reports.documents.needed_knowledge.knowledge_tables import across, psnr_and_gain
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
+    ACTIVE,
     CIFAR10,
     CIFAR10_LADDER,
     COUNTERMEASURES,
@@ -38,11 +41,15 @@ from reports.documents.table_names import (
     SECURE_GAN,
     TRAINED,
 )
+from reports.records.labels import cell_place, label, round_text
+from reports.records.measured import Measured
 from reports.tables import (
     attack_table,
+    broadcast_table,
     inference_table,
     ladder_summary,
     nearest,
+    render,
     report_files,
     variants,
 )
@@ -130,6 +137,29 @@ def _papers_attack(preset: str) -> Callable[[Path], str]:
     return text
 
 
+def _active_servers(records: Sequence[AttackRecord]) -> str:
+    """PSNR and how many victims came back, a column a round; rows in the order of data sets, columns of the study and batches."""
+
+    def score(row: Measured) -> str:
+        return f"{psnr_and_gain(row)} {render.small(f'{row.reconstructed} of {row.scores.n}')}"
+
+    rows: dict[str, Callable[[AttackRecord], str]] = {
+        "data set": lambda r: registry.short(r.cell.train.dataset),
+        "method": lambda r: label(r.cell),
+        "attack": lambda r: f"`{r.attack}`",
+        "images of a client": lambda r: str(r.cell.batch_size),
+    }
+    in_order = sorted(records, key=lambda r: (cell_place(r.cell), r.cell.batch_size, r.cell.round))
+    in_order = published.in_order(ACTIVE, in_order)
+    return across(in_order, rows, lambda r: [f"round {round_text(r.cell.round)}"], score)
+
+
+def _checks_of_clients(records: Sequence[AttackRecord]) -> str:
+    """What clients could notice, a table a data set and batch size."""
+    in_order = published.in_order(ACTIVE, sorted(records, key=lambda r: r.cell.batch_size))
+    return _body(Report(broadcast_table.TITLE, [], broadcast_table.tables(in_order), []))
+
+
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
     """The blocks of the accuracies of one data set trained by the published schedule."""
     return {
@@ -144,6 +174,9 @@ def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
 
 
 BLOCKS: Blocks = {
+    ACTIVE: published.of_attacks(ACTIVE, _active_servers),
+    f"{ACTIVE}-checks": published.of_attacks(ACTIVE, _checks_of_clients),
+    f"{ACTIVE}-setting": published.of_attacks(ACTIVE, findings.setting),
     "attacks": catalogue.attacks,
     "backbones": catalogue.backbones,
     "benchmarks": benchmarks.section,

@@ -21,3 +21,5 @@ KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 FIRST_ROUND = "office10-first-round"
 # Two attacks on private extractors under a prior learned from auxiliary images.
 LEARNED_PRIOR = "learned-prior"
+# Servers that craft what they send, against batches and secure sums.
+ACTIVE = "active-servers"
