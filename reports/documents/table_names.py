@@ -21,5 +21,7 @@ KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
 FIRST_ROUND = "office10-first-round"
 # Two attacks on private extractors under a prior learned from auxiliary images.
 LEARNED_PRIOR = "learned-prior"
+# `joint` from more uploads, with another alignment, and on whole updates.
+JOINT = "joint-variants"
 # Servers that craft what they send, against batches and secure sums.
 ACTIVE = "active-servers"

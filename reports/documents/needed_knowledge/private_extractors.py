@@ -15,6 +15,7 @@ from reports.documents.table_names import (
     DIGITS,
     EARLIER_ROUNDS,
     FIRST_ROUND,
+    JOINT,
     KNOWN_IMAGES,
     LADDER,
     LEARNED_PRIOR,
@@ -23,7 +24,7 @@ from reports.documents.table_names import (
     QUICK,
     TRAINED,
 )
-from reports.records.labels import label, unique
+from reports.records.labels import label, unique, update_text
 from reports.records.number_text import NONE
 from reports.studies import definition, sweeps
 
@@ -132,6 +133,17 @@ def _by_setting(
     return text
 
 
+def _whole_updates(records: Sequence[AttackRecord]) -> str:
+    """PSNR and gain on whole updates, a column each kind of update."""
+    rows: dict[str, Callable[[AttackRecord], str]] = {
+        "data set": lambda r: registry.short(r.cell.train.dataset),
+        "method": lambda r: label(r.cell),
+        "attack": lambda r: f"`{r.attack}`, {knowledge_tables.settings(r.cell)}",
+    }
+    updates = [r for r in records if r.cell.observe != "gradient"]
+    return knowledge_tables.across(updates, rows, lambda r: [update_text(r.cell)])
+
+
 def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
     """Title -> records of one method, with their number of seeds in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
@@ -154,8 +166,10 @@ BLOCKS: Blocks = {
     FIRST_ROUND: _first_round,
     **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, ladder=ladder) for name, ladder in PRIOR_ON.items()},
     **{f"{LEARNED_PRIOR}-{name}-steps": _by_setting(LEARNED_PRIOR, name, base="steps 400") for name in PRIOR_ON},
+    JOINT: _by_setting(JOINT, "digits"),
+    f"{JOINT}-updates": published.of_attacks(JOINT, _whole_updates),
     **{
         f"{name}-setting": published.of_attacks(name, findings.setting)
-        for name in (KNOWN_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR)
+        for name in (KNOWN_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, JOINT)
     },
 }
