@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from privbench import registry
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.documents import (
     benchmarks,
@@ -19,7 +18,7 @@ from reports.documents import (
     training_time,
 )
 from reports.documents.needed_knowledge import private_extractors
-from reports.documents.needed_knowledge.knowledge_tables import across, psnr_and_gain
+from reports.documents.needed_knowledge.knowledge_tables import PLACE, across, psnr_and_gain
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
     ACTIVE,
@@ -41,7 +40,7 @@ from reports.documents.table_names import (
     SECURE_GAN,
     TRAINED,
 )
-from reports.records.labels import cell_place, label, round_text
+from reports.records.labels import cell_place, round_text
 from reports.records.measured import Measured
 from reports.tables import (
     attack_table,
@@ -144,8 +143,7 @@ def _active_servers(records: Sequence[AttackRecord]) -> str:
         return f"{psnr_and_gain(row)} {render.small(f'{row.reconstructed} of {row.scores.n}')}"
 
     rows: dict[str, Callable[[AttackRecord], str]] = {
-        "data set": lambda r: registry.short(r.cell.train.dataset),
-        "method": lambda r: label(r.cell),
+        **PLACE,
         "attack": lambda r: f"`{r.attack}`",
         "images of a client": lambda r: str(r.cell.batch_size),
     }

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
-from reports.figures.drawing import line_ends, style
+from reports.figures.drawing import line_aside, line_ends, style
 from reports.figures.drawing.direct_labels import Point
+from reports.figures.drawing.line_aside import Bar
 from reports.figures.drawing.line_styles import line_style
 from reports.records import grouping, knowledge_sets, labels
 from reports.records.labels import label, place, unique
@@ -178,21 +178,13 @@ def _panel(
     present = [tag for tag in series_styles if tag in of_tags]
     for i, tag in enumerate(present):
         series_style = series_styles[tag]
-        # So much to the side that the bars of one round do not lie on each other.
-        aside = (i - (len(present) - 1) / 2) * step / 72
-        moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
         line = of_tags[tag]
-        psnr = [row.psnr_db for _, row in line]
-        # The limits of an axis leave out what is drawn aside.
-        axes.update_datalim(
-            [(when, end) for when, row in line for end in (row.psnr_db.low, row.psnr_db.high, row.psnr_db.mean)]
-        )
-        axes.errorbar(
-            [when for when, _ in line], [p.mean for p in psnr],
-            yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, transform=moved, **series_style,
+        bars = [Bar(when, row.psnr_db.mean, row.psnr_db.low, row.psnr_db.high) for when, row in line]
+        line_aside.draw(
+            axes, bars, i, len(present), step,
+            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, **series_style,
         )  # fmt: skip
-        ends[tag] = (line[-1][0], psnr[-1].mean)
+        ends[tag] = (bars[-1].at, bars[-1].mean)
     return ends
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry, written_defense
 from privbench.records.schema import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.system import files
 from reports.figures import of_attack
-from reports.figures.drawing import line_ends, style
+from reports.figures.drawing import line_aside, line_ends, style
 from reports.figures.drawing.direct_labels import Point
+from reports.figures.drawing.line_aside import Bar
 from reports.figures.drawing.line_styles import METHODS, line_style
 from reports.records import grouping
 from reports.records.labels import NAMES, defense_name, family_name, group, place, round_text, title_of, unique
@@ -209,9 +209,9 @@ def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
     ends = []
     for name, points in drawn.lines.items():
         means, at = [each[0].accuracy for _, each in points], [drawn.place[value] for value, _ in points]
-        _line_with_intervals(
-            axes, drawn, name, [(x, a.mean, a.std or 0.0, a.std or 0.0) for x, a in zip(at, means, strict=True)]
-        )
+        std = [a.std or 0.0 for a in means]
+        bars = [Bar(x, a.mean, a.mean - s, a.mean + s) for x, a, s in zip(at, means, std, strict=True)]
+        line_aside.draw(axes, bars, *_place(drawn, name), APART, capsize=2, **drawn.styles[name])
         ends.append(Point(name, drawn.styles[name]["color"], at[-1], means[-1].mean))
     for name, each in drawn.across.items():
         axes.axhline(each[0].accuracy.mean, **drawn.styles[name])
@@ -229,10 +229,8 @@ def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
             continue
         at, best = [x for x, _ in attacked], [row for _, row in attacked]
         psnr = [row.psnr_db for row in best]
-        points_at = [
-            (x, p.mean, max(p.mean - p.low, 0), max(p.high - p.mean, 0)) for x, p in zip(at, psnr, strict=True)
-        ]
-        _line_with_intervals(axes, drawn, name, points_at)
+        bars = [Bar(x, p.mean, p.low, p.high) for x, p in zip(at, psnr, strict=True)]
+        line_aside.draw(axes, bars, *_place(drawn, name), APART, capsize=2, **drawn.styles[name])
         if not any(end.name == FLOOR_NAME for end in ends):
             axes.plot(at, [row.floor.psnr_db for row in best], **FLOOR)
             ends.append(Point(FLOOR_NAME, FLOOR["color"], at[-1], best[-1].floor.psnr_db))
@@ -245,17 +243,9 @@ def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
     return ends
 
 
-def _line_with_intervals(
-    axes: Axes, drawn: _Curves, name: str, points: Sequence[tuple[float, float, float, float]]
-) -> None:
-    """Draws one line of (place on the axis, mean, below it, above it), a little beside its places: every interval can be seen."""
-    at, means, below, above = zip(*points, strict=True)
-    place = list(drawn.lines).index(name) - (len(drawn.lines) - 1) / 2
-    beside = axes.transData + ScaledTranslation(place * APART / 72, 0, axes.figure.dpi_scale_trans)
-    axes.errorbar(at, means, yerr=[below, above], capsize=2, transform=beside, **drawn.styles[name])
-    # What is drawn beside its place does not count when the axis finds its limits.
-    axes.update_datalim([(x, y) for x, mean, down, up in points for y in (mean - down, mean + up)])
-    axes.autoscale_view()
+def _place(drawn: _Curves, name: str) -> tuple[int, int]:
+    """Which line it is, and of how many."""
+    return list(drawn.lines).index(name), len(drawn.lines)
 
 
 def _attacks(records: Sequence[Record]) -> list[AttackRecord]:

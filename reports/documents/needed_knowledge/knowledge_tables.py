@@ -22,6 +22,12 @@ from reports.tables.summary.columns import in_rungs
 FLOOR = "nothing: the best floor"
 DEFAULTS = "defaults"
 
+# What the rows of `across` begin with.
+PLACE: Mapping[str, Callable[[AttackRecord], str]] = {
+    "data set": lambda r: registry.short(r.cell.train.dataset),
+    "method": lambda r: label(r.cell),
+}
+
 
 def _at_one_round(record: Record, model: str) -> str:
     each = model_accuracy.accuracies(record, model)

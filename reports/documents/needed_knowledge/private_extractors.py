@@ -72,8 +72,7 @@ def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
         return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
 
     rows: dict[str, Callable[[AttackRecord], str]] = {
-        "data set": lambda r: registry.short(r.cell.train.dataset),
-        "method": lambda r: label(r.cell),
+        **knowledge_tables.PLACE,
         "attack": lambda r: f"`{r.attack}`",
         sweeps.words("observed_rounds"): kept,
     }
@@ -136,8 +135,7 @@ def _by_setting(
 def _whole_updates(records: Sequence[AttackRecord]) -> str:
     """PSNR and gain on whole updates, a column each kind of update."""
     rows: dict[str, Callable[[AttackRecord], str]] = {
-        "data set": lambda r: registry.short(r.cell.train.dataset),
-        "method": lambda r: label(r.cell),
+        **knowledge_tables.PLACE,
         "attack": lambda r: f"`{r.attack}`, {knowledge_tables.settings(r.cell)}",
     }
     updates = [r for r in records if r.cell.observe != "gradient"]
