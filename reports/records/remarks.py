@@ -81,7 +81,8 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
         lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
     if presets == ["standard"]:
         lines.append(
-            f"This is {NOT_PUBLISHED}: a quarter of its rounds, all else as published. {beside}; `--preset paper` runs all of them."
+            f"This is {NOT_PUBLISHED}: a quarter of its rounds and no early stop, all else as published. {beside}; "
+            "`--preset paper` runs all of them."
         )
     elif presets != ["paper"]:
         lines.append(

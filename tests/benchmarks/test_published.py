@@ -11,12 +11,45 @@ import typer
 
 from benchmarks import published
 from benchmarks.published import Item
-from privbench import presets, registry
+from privbench import presets, registry, spec
 from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
+# (data set, method, defence) -> id of the run of seed 100, at revision 4.
+NAMES = {
+    ("cifar10", "fedavg", "none"): "b11a3e15a061",
+    ("cifar10", "fedavg", "gaussian:0.001"): "fa2d84b64642",
+    ("cifar10", "fedavg", "gaussian:0.1"): "6208c53c800c",
+    ("cifar10", "fedsplit", "none"): "202cd4ed8ca9",
+    ("cifar10", "fedcg", "none"): "3285ceecc683",
+    ("cifar10", "local", "none"): "2d0dfab4af5c",
+    ("cifar10", "fedprox", "none"): "4d085797cd26",
+    ("cifar10", "feddf", "none"): "58bdced565d5",
+    ("cifar10", "fedgen", "none"): "40b8b4e33aa0",
+    ("cifar10", "fedper", "none"): "4facf1f6d10c",
+    ("cifar10", "nfl-cgan", "none"): "d54e4023c816",
+    ("cifar10", "fedmd-cg", "none"): "ceb13f5d1907",
+    ("office10", "fedavg", "none"): "2df58682569c",
+    ("office10", "fedavg", "gaussian:0.001"): "3f2c9cadb76c",
+    ("office10", "fedavg", "gaussian:0.1"): "a613a1011397",
+    ("office10", "fedsplit", "none"): "094f42fb267a",
+    ("office10", "fedcg", "none"): "2bf48a6c0268",
+    ("office10", "local", "none"): "88defbaf7a00",
+    ("fmnist", "fedavg", "none"): "7a14dd3bbecb",
+    ("fmnist", "fedavg", "gaussian:0.001"): "9269f53febe4",
+    ("fmnist", "fedavg", "gaussian:0.1"): "09cc343d1bde",
+    ("fmnist", "fedsplit", "none"): "e233220d377b",
+    ("fmnist", "fedcg", "none"): "073e10f21350",
+    ("fmnist", "local", "none"): "102b8eccca31",
+    ("digit5", "fedavg", "none"): "ee2993fd955c",
+    ("digit5", "fedavg", "gaussian:0.001"): "b3d9ad6c9f73",
+    ("digit5", "fedavg", "gaussian:0.1"): "7a499f8f4d5d",
+    ("digit5", "fedsplit", "none"): "f331fda6e2e6",
+    ("digit5", "fedcg", "none"): "19a05bf598cb",
+    ("digit5", "local", "none"): "a0f084af6e38",
+}
 SMALL = (Item(1, "digits", (("fedavg", "none"), ("fedcg", "none")), clients=2), Item(2, "photos", (("local", "none"),)))
 
 
@@ -51,6 +84,14 @@ def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
     assert {cell.train.method for cell in cells} <= set(registry.METHODS)
     assert first.schedule == presets.SCHEDULES["paper"]
     assert first.schedule.rounds >= checkpoint.LONG
+
+
+def test_every_run_keeps_its_name():
+    """A new field of a specification is not written where it has the value that these runs had without it."""
+    assert spec.REVISION == 4
+    cells = [cell for column in published.runs(published.ITEMS, "paper", (100,), "update") for cell in column]
+    runs = [run for cell in cells for run in cell.train_specs()]
+    assert {(run.dataset, run.method, run.defense): run.id for run in runs} == NAMES
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from pathlib import Path
 from privbench import registry
 from privbench.records.schema import AttackRecord
 from reports.documents import findings, published
-from reports.documents.needed_knowledge import knowledge_tables
+from reports.documents.needed_knowledge import differences, knowledge_tables
+from reports.documents.needed_knowledge.differences import Attacker
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
     CIFAR10_LADDER,
+    COUNTERMEASURES,
     DIGITS,
     EARLIER_ROUNDS,
     FIRST_ROUND,
@@ -24,9 +26,11 @@ from reports.documents.table_names import (
     QUICK,
     TRAINED,
 )
+from reports.records import comparison, measured
 from reports.records.labels import label, unique, update_text
 from reports.records.number_text import NONE
 from reports.studies import definition, sweeps
+from reports.tables import render
 
 # Title -> the tables of what a server must know.
 TABLES = {
@@ -38,8 +42,30 @@ TABLES = {
 }
 METHODS = ("FedSplit", "FedCG")
 ATTACKS = ("surrogate", "joint", "calibrated", "chained", "oracle")
-# Data set -> its ladder, which has the reference.
-PRIOR_ON = {"digits": DIGITS}
+# Those of five seeds, on which differences are tested.
+OF_FIVE_SEEDS = ("photos", "digits", "CIFAR-10")
+AUXILIARY = "gradient + auxiliary"
+WITH_GENERATOR = f"{AUXILIARY} + generator where shared"
+# FedSplit less FedCG, for the same knowledge.
+BETWEEN_METHODS = {
+    words: (Attacker("FedSplit", knowledge), Attacker("FedCG", knowledge))
+    for words, knowledge in {
+        "auxiliary images, and the generator where shared": WITH_GENERATOR,
+        "eight known images": f"{AUXILIARY} + known images",
+        "initial networks and earlier rounds": f"{AUXILIARY} + initial networks + earlier rounds",
+        "the extractor itself": "ORACLE (the victim's private extractor)",
+    }.items()
+}
+# On FedCG, less the same server without the generator.
+BY_GENERATOR = {
+    words: (Attacker("FedCG", knowledge), Attacker("FedCG", AUXILIARY))
+    for words, knowledge in {
+        "an honest server, which uses it": WITH_GENERATOR,
+        "an active server, which crafts it": "active server + auxiliary + generator",
+    }.items()
+}
+# Data set -> a table that has the reference, of the same training where records of the settings are.
+PRIOR_ON = {"digits": COUNTERMEASURES}
 
 
 def _known_images(records: Sequence[AttackRecord]) -> str:
@@ -96,6 +122,43 @@ def _private_attacks(root: Path) -> str:
     return knowledge_tables.of_attacks(tables, ATTACKS, findings.BEST)
 
 
+def _differences(rows: dict[str, tuple[Attacker, Attacker]]) -> Callable[[Path], str]:
+    """A block of differences between attackers, on the data sets of five seeds."""
+
+    def text(root: Path) -> str:
+        tables = {title: published.attacked(root, TABLES[title]) for title in OF_FIVE_SEEDS}
+        return differences.table(tables, rows, findings.BEST)
+
+    return text
+
+
+def _less_reference(name: str, dataset: str, attack: str, reference: str) -> Callable[[Path], str]:
+    """A block of one attack in each of its settings less the reference on the same networks, a row a method and setting."""
+
+    def text(root: Path) -> str:
+        records = [r for r in published.attacked(root, name, dataset) if r.attack == attack]
+        oracles = {r.cell.train.id: r for r in _references(root, reference)}
+        pairs = {
+            f"{label(r.cell)}, {knowledge_tables.settings(r.cell)}": (
+                measured.of(r),
+                measured.of(oracles[r.cell.train.id]),
+            )
+            for r in sorted(records, key=lambda r: (label(r.cell) != METHODS[0], knowledge_tables.settings(r.cell)))
+        }
+        cells = differences.compared(pairs)
+        rows = [[f"`{attack}`", *words.split(", ", 1), cell] for words, cell in cells.items()]
+        return (
+            f"{render.markdown(['attack', 'method', 'settings', 'over the reference, dB'], rows)}\n\n{comparison.RULE}"
+        )
+
+    return text
+
+
+def _references(root: Path, name: str) -> list[AttackRecord]:
+    """Those of one table at the best round."""
+    return [r for r in published.attacked(root, name) if r.attack == "oracle" and r.cell.round == findings.BEST]
+
+
 def _office_by_seed(root: Path) -> str:
     """A block of Office-Caltech10's seeds, those of the tables and those that were made since."""
     records = [r for name in (OFFICE_TRAINED, OFFICE_FURTHER) for r in published.read(published.path_of(root, name))]
@@ -115,19 +178,15 @@ def _first_round(root: Path) -> str:
 
 
 def _by_setting(
-    name: str, dataset: str, *, base: str = knowledge_tables.DEFAULTS, ladder: str = ""
+    name: str, dataset: str, *, base: str = knowledge_tables.DEFAULTS, reference: str = ""
 ) -> Callable[[Path], str]:
-    """A block of attacks on single gradients by their settings, on one data set; with the reference, where a ladder has it."""
+    """A block of attacks on single gradients by their settings, on one data set; with the reference of the table `reference`."""
 
     def text(root: Path) -> str:
         records = [r for r in published.attacked(root, name, dataset) if r.cell.observe == "gradient"]
         columns = {r.cell.train.id for r in records}
-        reference = [
-            r
-            for r in (published.attacked(root, ladder) if ladder else [])
-            if r.attack == "oracle" and r.cell.round == findings.BEST and r.cell.train.id in columns
-        ]
-        return knowledge_tables.by_setting([*records, *reference], base)
+        references = [r for r in _references(root, reference) if r.cell.train.id in columns] if reference else []
+        return knowledge_tables.by_setting([*records, *references], base)
 
     return text
 
@@ -162,7 +221,13 @@ BLOCKS: Blocks = {
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
     FIRST_ROUND: _first_round,
-    **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, ladder=ladder) for name, ladder in PRIOR_ON.items()},
+    "needed-differences": _differences(BETWEEN_METHODS),
+    "needed-generator": _differences(BY_GENERATOR),
+    **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, reference=of) for name, of in PRIOR_ON.items()},
+    **{
+        f"{LEARNED_PRIOR}-{name}-reference": _less_reference(LEARNED_PRIOR, name, "chained", of)
+        for name, of in PRIOR_ON.items()
+    },
     **{f"{LEARNED_PRIOR}-{name}-steps": _by_setting(LEARNED_PRIOR, name, base="steps 400") for name in PRIOR_ON},
     JOINT: _by_setting(JOINT, "digits"),
     f"{JOINT}-updates": published.of_attacks(JOINT, _whole_updates),

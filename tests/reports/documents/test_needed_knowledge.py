@@ -3,7 +3,8 @@
 import pytest
 
 from reports.documents import training_time
-from reports.documents.needed_knowledge import knowledge_tables
+from reports.documents.needed_knowledge import differences, knowledge_tables
+from reports.documents.needed_knowledge.differences import Attacker
 from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
 FLOOR_DB = 13.0
@@ -174,3 +175,58 @@ def test_points_of_a_curve_stand_side_by_side():
     assert cells[0][3].startswith("**")
     with pytest.raises(ValueError, match="two records of fedcg, calibrated at 4"):
         knowledge_tables.across([*records, records[1]], rows, count)
+
+
+IMAGES = "gradient + auxiliary"
+
+
+def of_method(method, name, psnr, needs=("gradient:classifier", "auxiliary"), tag=IMAGES):
+    """A record whose victims score `psnr` plus a tenth of their seed."""
+    made = attacked(name, tag, psnr, list(needs))
+    made = with_knowledge(made, tag=tag, tag_in_general=tag)
+    return changed(made, method=method)
+
+
+def difference_rows(tables, pairs):
+    text = differences.table(tables, pairs, "best")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return {cells[0]: cells[1:] for cells in ([c.strip() for c in line.split("|")[1:-1]] for line in lines)}
+
+
+def test_the_difference_of_two_attackers_is_that_of_the_strongest_attack_of_each_on_the_same_victims():
+    weak, strong = of_method("fedsplit", "surrogate", 18.0), of_method("fedsplit", "joint", 23.0)
+    other = with_psnr(of_method("fedcg", "surrogate", 20.0), lambda v: 20.0 + 0.2 * v.seed)
+    pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
+    shown = difference_rows({"one": [weak, strong, other], "two": [weak, other]}, pairs)
+    # Seeds 0 to 4: 23.0 + 0.1 s less 20.0 + 0.2 s, in the mean 3.0 - 0.1 * 2; and 18.0 in place of 23.0.
+    assert shown["difference, dB"] == ["one", "two"]
+    assert shown["with images"][0].startswith("**+2.80 [")
+    assert shown["with images"][1].startswith("**-2.20 [")
+
+
+def test_a_difference_that_seeds_do_not_agree_on_is_not_claimed():
+    one = with_psnr(of_method("fedsplit", "joint", 20.0), lambda v: 20.0 + 5.0 * (v.seed - 2))
+    other = with_psnr(of_method("fedcg", "joint", 20.0), lambda v: 19.9)
+    pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
+    (cell,) = difference_rows({"one": [one, other]}, pairs)["with images"]
+    assert cell.startswith("+0.10 [")
+
+
+def test_differences_of_several_tables_are_adjusted_together(monkeypatch):
+    asked = []
+
+    def once(pairs):
+        asked.append([name for name, *_ in pairs])
+        return []
+
+    monkeypatch.setattr(differences.comparison, "paired", once)
+    records = [of_method("fedsplit", "joint", 20.0), of_method("fedcg", "joint", 19.0)]
+    pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
+    assert difference_rows({"one": records, "two": records}, pairs)["with images"] == ["-", "-"]
+    assert asked == [["with images, one", "with images, two"]]
+
+
+def test_an_attacker_without_a_record_is_refused():
+    pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
+    with pytest.raises(ValueError, match="one has no record of FedCG attacked with gradient \\+ auxiliary"):
+        differences.table({"one": [of_method("fedsplit", "joint", 20.0)]}, pairs, "best")
