@@ -15,6 +15,7 @@ from reports.documents import (
     findings,
     model_accuracy,
     published,
+    published_runs,
     training_time,
 )
 from reports.documents.needed_knowledge import private_extractors
@@ -32,6 +33,7 @@ from reports.documents.table_names import (
     LADDERS,
     META,
     OFFICE,
+    OFFICE_FURTHER,
     OFFICE_TRAINED,
     PAPERS_ATTACK,
     PHOTOS,
@@ -158,6 +160,12 @@ def _checks_of_clients(records: Sequence[AttackRecord]) -> str:
     return _body(Report(broadcast_table.TITLE, [], broadcast_table.tables(in_order), []))
 
 
+def _published_runs(root: Path) -> str:
+    """How far the runs of the published settings are, from every table that has some."""
+    names = (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER)
+    return published_runs.table([r for name in names for r in published.read(published.path_of(root, name))])
+
+
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
     """The blocks of the accuracies of one data set trained by the published schedule."""
     return {
@@ -200,6 +208,7 @@ BLOCKS: Blocks = {
     f"{INFERENCE}-membership": published.of_all(INFERENCE, _on("membership")),
     PROPERTY: published.of_all(PROPERTY, _text_of(inference_table.report)),
     f"{TRAINED}-shorter": published.of_attacks(TRAINED, findings.between_rounds, 20, 25),
+    "published-runs": _published_runs,
     "published-claims": published.of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": published.of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
     QUICK: lambda root: findings.beside_printed(

@@ -1,0 +1,33 @@
+"""How far the runs of the published settings are: which seeds were trained, and which of them attacked, as far as records say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privbench import registry
+from privbench.records.schema import Record
+from reports.records.labels import label, place, round_place, unique
+from reports.records.number_text import NONE, span
+from reports.tables import render
+
+COLUMNS = ("data set", "method", "seeds trained", "rounds attacked", "seeds attacked")
+
+
+def table(records: Sequence[Record]) -> str:
+    """A row a data set and method. Each record with an attack stands for its training, too."""
+    ordered = sorted(records, key=lambda r: (registry.short(r.cell.train.dataset), place(r.cell)))
+    rows = []
+    for dataset, method in unique((registry.short(r.cell.train.dataset), label(r.cell)) for r in ordered):
+        of_run = [r for r in ordered if (registry.short(r.cell.train.dataset), label(r.cell)) == (dataset, method)]
+        attacked = [r for r in of_run if r.cell.attack]
+        rounds = sorted({r.cell.round for r in attacked}, key=round_place)
+        rows.append([dataset, method, _seeds(of_run), ", ".join(rounds) or NONE, _seeds(attacked)])
+    return render.markdown(COLUMNS, rows)
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    """All of them, from the first to the last where none is left out between."""
+    seeds = sorted({seed for r in records for seed in r.cell.seeds})
+    if not seeds:
+        return NONE
+    return span(seeds) if len(seeds) == seeds[-1] - seeds[0] + 1 else ", ".join(map(str, seeds))
