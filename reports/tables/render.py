@@ -185,13 +185,17 @@ def stacked(row: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def show(title: str, columns: Sequence[str], rows: Rows, console: Console, *, words: bool = False) -> None:
-    """Prints a table; one that is wider than the terminal is split into several, each with the first column."""
+    """Prints a table; one of numbers that is wider than the terminal is split into several, each with the first column.
+
+    Columns of `words` are made narrow enough in place of that.
+    """
     texts = [[_broken(cell) if i else _wrapped(cell) for i, cell in enumerate(row)] for row in (columns, *rows)]
     widths = [
         max(len(line) for cell in column for line in _styled(cell).plain.split("\n")) + PADDING
         for column in zip(*texts, strict=True)
     ]
-    for number, part in enumerate(_parts(widths, console.width)):
+    whole = [list(range(1, len(columns)))]
+    for number, part in enumerate(whole if words else _parts(widths, console.width)):
         heading = Text(title if number == 0 else f"{title} (continued)", style="bold")
         table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for i in (0, *part):

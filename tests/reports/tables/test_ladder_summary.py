@@ -358,3 +358,19 @@ def test_marks_of_a_cell_survive_in_latex_and_on_the_terminal():
     assert "staged" in text
     assert "*" not in text
     assert "<sub>" not in text
+
+
+@pytest.mark.parametrize("width", [50, 60])
+def test_a_table_of_words_is_made_narrower_where_one_of_numbers_is_split(width):
+    words = "one attack in two settings, another in three"
+    rows = [["a cell", words, "round 0", "not run"], ["another cell", words, "best", "done"]]
+    printed = []
+    for is_of_words in (True, False):
+        console = Console(width=width, record=True, file=io.StringIO())
+        render.show("x", ["cell", "attack", "round", "state"], rows, console, words=is_of_words)
+        printed.append(console.export_text())
+    assert ["(continued)" in text for text in printed] == [False, True]
+    assert [text.count("another cell") for text in printed] == [1, 2]
+    # Nothing is lost: every word stands in the column of its own.
+    assert {*words.split(), "round", "0", "not", "run", "done"} <= {*printed[0].split()}
+    assert max(map(len, printed[0].splitlines())) <= width
