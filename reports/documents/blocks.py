@@ -166,6 +166,13 @@ def _published_runs(root: Path) -> str:
     return published_runs.table([r for name in names for r in published.read(published.path_of(root, name))])
 
 
+def _office_over_seeds(root: Path) -> str:
+    """Accuracies on Office-Caltech10 over all seeds, of the tables and of those that were made since."""
+    names = (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)
+    records = [r for name in names for r in published.read(published.path_of(root, name))]
+    return model_accuracy.over_seeds(records, TABLES)
+
+
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
     """The blocks of the accuracies of one data set trained by the published schedule."""
     return {
@@ -238,6 +245,7 @@ BLOCKS: Blocks = {
     "finding-accuracy": published.of_attacks(PHOTOS, model_accuracy.cost, STRONG_NOISE, FEDAVG),
     **_accuracies(CIFAR10),
     **_accuracies(OFFICE),
+    f"{OFFICE}-seeds": _office_over_seeds,
     f"{OFFICE_TRAINED}-claims": published.of_attacks(OFFICE_TRAINED, findings.beside_printed),
     f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(
         OFFICE_TRAINED, findings.beside_printed, findings.UNTRAINED

@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 from privbench.errors import UserError
 from privbench.records.schema import Record
 from privbench.scoring.statistics import LEAST_SEEDS
+from reports.documents.published import seed_by_seed
 from reports.records import comparison, published
 from reports.records.labels import label, place, unique
 from reports.records.number_text import NONE, span, spread_text
@@ -58,6 +59,25 @@ def table(records: Sequence[Record]) -> str:
     rows.insert(0, [OWN_BEST, *(_spread(r.accuracy.per_seed) for r in columns.values())])
     rows.append(["best round of the personal model / rounds", *(_rounds_text(r) for r in columns.values())])
     return render.markdown(["model", *columns], rows)
+
+
+def over_seeds(records: Sequence[Record], tables: Sequence[str]) -> str:
+    """A row a method: its printed accuracy, and each model's mean ± standard deviation over all seeds that any record has."""
+    ordered = [one for r in sorted(records, key=lambda r: place(r.cell)) for one in seed_by_seed(r)]
+    rows = []
+    for name in unique(label(r.cell) for r in ordered):
+        # Records of other attacks have the same training, but for seeds that were trained again: the first counts.
+        of_seed = {r.cell.seeds[0]: r for r in reversed(ordered) if label(r.cell) == name}
+        each = [of_seed[seed] for seed in sorted(of_seed)]
+        printed = published.of(each[0].cell, "accuracy", tables)
+        rows.append([
+            name, NONE if printed is None else spread_text(printed.value, printed.std, 1).replace("+-", "±"),
+            _spread([r.accuracy.mean for r in each]),
+            *(_spread([value for r in each for value in accuracies(r, model)]) for model in MODELS),
+            span([min(of_seed), max(of_seed)]) if len(each) > 1 else str(min(of_seed)),
+        ])  # fmt: skip
+    head = ["method", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values()), "seeds"]
+    return render.markdown(head, rows)
 
 
 def _spread(each: Sequence[float]) -> str:

@@ -63,6 +63,14 @@ def attacked(root: Path, name: str, dataset: str | None = None) -> list[AttackRe
     return [r for r in records if dataset in (None, r.cell.train.dataset)]
 
 
+def seed_by_seed(record: Record) -> list[Record]:
+    """The record of each seed by itself."""
+    return [
+        record.model_copy(update={"cell": record.cell.with_seeds([each.seed]), "seeds": [each]})
+        for each in record.seeds
+    ]
+
+
 def of_attacks(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
     """A block made of the attack records of one table."""
     return lambda root: text(attacked(root, name), *more)

@@ -9,7 +9,7 @@ from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from privbench.spec import CellSpec
-from reports.documents import model_accuracy
+from reports.documents import model_accuracy, published
 from reports.documents.findings import by_method
 from reports.documents.needed_knowledge import paired_rows
 from reports.records import comparison, knowledge_sets, measured
@@ -84,7 +84,7 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
 
     Accuracy in percent stands above them: that of tables, then of two models at one round for all clients. A dash: not run.
     """
-    alone = [one for r in records if label(r.cell) in methods for one in _seed_by_seed(r)]
+    alone = [one for r in records if label(r.cell) in methods for one in published.seed_by_seed(r)]
     seeds = sorted({r.cell.seeds[0] for r in alone})
     rows = []
     for method in methods:
@@ -98,14 +98,6 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
             ]
             rows.append([method, f"dB: `{name}`", *(NONE if row is None else psnr_and_gain(row) for row in found)])
     return render.markdown(["method", "what", *(f"seed {seed}" for seed in seeds)], rows)
-
-
-def _seed_by_seed(record: Record) -> list[Record]:
-    """The record of each seed by itself."""
-    return [
-        record.model_copy(update={"cell": record.cell.with_seeds([each.seed]), "seeds": [each]})
-        for each in record.seeds
-    ]
 
 
 def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:

@@ -121,3 +121,20 @@ def test_a_shorter_training_is_the_beginning_of_the_whole_one():
     other = records[0].model_copy(update={"cell": records[0].cell.model_copy(update={"seeds": (7,)})})
     with pytest.raises(UserError, match="other seeds"):
         model_accuracy.shorter([other, *records[1:]], (1,))
+
+
+def test_seeds_of_several_records_stand_together_each_once():
+    first, further = (
+        of_fedcg_table("fedcg", [0], lambda s: 50.0),
+        of_fedcg_table("fedcg", [1, 2], lambda s: 50.0 + 2 * s),
+    )
+    # The same seed, trained again: the first record counts.
+    again = of_fedcg_table("fedcg", [0], lambda s: 90.0)
+    alone = of_fedcg_table("fedavg", [0], lambda s: 40.0)
+    text = model_accuracy.over_seeds([first, further, again, alone], ["FedCG 1"])
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()[2:]
+    }
+    # 50, 52 and 54; accuracies of the personal model are 40 + s and 44, in the mean 42 + s / 2.
+    assert rows["FedCG"] == ["47.5 ± 0.7", "42.5 ± 0.5", "42.5 ± 0.5", "42.5 ± 0.5", "52.0 ± 2.0", "0 to 2"]
+    assert rows["FedAvg"] == ["47.2 ± 0.2", "42.0", "42.0", "42.0", "40.0", "0"]
