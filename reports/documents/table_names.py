@@ -14,6 +14,8 @@ OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
     "published-office10-ladder",
     "published-office10-further",
 )
+# What the ladder leaves out by default, on the private extractors of `digits`.
+LEFT_OUT = "ladder-left-out"
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
 # Private extractors: against how many images are known, and against the rounds whose uploads were kept.
 KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"

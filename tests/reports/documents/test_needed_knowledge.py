@@ -3,7 +3,7 @@
 import pytest
 
 from reports.documents import training_time
-from reports.documents.needed_knowledge import differences, knowledge_tables
+from reports.documents.needed_knowledge import differences, knowledge_tables, left_out
 from reports.documents.needed_knowledge.differences import Attacker
 from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
@@ -230,3 +230,30 @@ def test_an_attacker_without_a_record_is_refused():
     pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
     with pytest.raises(ValueError, match="one has no record of FedCG attacked with gradient \\+ auxiliary"):
         differences.table({"one": [of_method("fedsplit", "joint", 20.0)]}, pairs, "best")
+
+
+def test_what_the_ladder_leaves_out_stands_beside_the_strongest_that_knows_no_more():
+    gradient = of_method("fedcg", "dlg", 5.0, needs=["gradient:classifier"], tag="gradient")
+    floor = of_method("fedcg", "grey", 12.0, needs=[], tag="nothing")
+    ladder = [floor, gradient, of_method("fedcg", "surrogate", 18.0), of_method("fedcg", "joint", 21.0)]
+    blind = of_method("fedcg", "grnn", 4.0, needs=["gradient:classifier"], tag="gradient")
+    informed = of_method("fedcg", "learned-inverse", 22.0)
+    lines = left_out.table([informed, blind], ladder).splitlines()[2:4]
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert [row[1] for row in shown] == ["`grnn`", "`learned-inverse`"]
+    assert [row[6] for row in shown] == ["`dlg`", "`joint`"]
+    # Each victim has the same tenth of its seed in both, so that differences have no spread.
+    assert [row[7] for row in shown] == ["**-1.00 [-1.00, -1.00]**", "**+1.00 [+1.00, +1.00]**"]
+    floors = ["**-8.00 [-8.00, -8.00]** <sub>grey</sub>", "**+10.00 [+10.00, +10.00]** <sub>grey</sub>"]
+    assert [row[5] for row in shown] == floors
+    assert shown[0][4].startswith("-8.80 [")
+    assert shown[1][4].startswith("**+9.20 [")
+
+
+def test_an_attack_that_nobody_in_the_ladder_is_below_is_refused():
+    blind = of_method("fedcg", "grnn", 4.0, needs=["gradient:classifier"], tag="gradient")
+    floor = of_method("fedcg", "grey", 12.0, needs=[], tag="nothing")
+    with pytest.raises(ValueError, match="no attack of the ladder knows as little as grnn on FedCG, round best"):
+        left_out.table([blind], [floor, of_method("fedcg", "joint", 21.0)])
+    with pytest.raises(ValueError, match="no floor of the ladder knows as little"):
+        left_out.table([blind], [blind])
