@@ -34,21 +34,29 @@ def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
 
 
 def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
-    """What follows for a claim from every attack on some columns: who gains significantly over the floor, if anybody."""
+    """What follows for a claim from every attack on some columns: who gains significantly over the floor, if anybody.
+
+    References, which have the victim's own networks, refute nothing; where one of them gains, a last sentence says so.
+    """
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
     rows = [measured.of(r) for _, _, r in attacks]
-    significant = [
-        f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})"
+    significant = {
+        f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})": r.knowledge.rung == measured.ORACLE
         for (name, words, r), row in zip(attacks, rows, strict=True)
         if row.is_significant
-    ]
-    if significant:
-        return f"**It does not hold** for {'; '.join(significant)}: a significant gain over the floor."
-    if any(row.gain_db.is_few for row in rows):
-        return "**Not answered yet:** seeds are too few for a significant gain. The rows are observations."
-    return (
-        "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."
+    }
+    attackers, references = (
+        [text for text, is_one in significant.items() if is_one == wanted] for wanted in (False, True)
     )
+    if attackers:
+        said = f"**It does not hold** for {'; '.join(attackers)}: a significant gain over the floor."
+    elif any(row.gain_db.is_few for row in rows):
+        said = "**Not answered yet:** seeds are too few for a significant gain. The rows are observations."
+    else:
+        said = "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."
+    if references:
+        said += f" A reference, which is no attacker, gains significantly: {'; '.join(references)}."
+    return said
 
 
 def verdicts(records: Sequence[AttackRecord], claims: Mapping[str, Sequence[str]]) -> str:

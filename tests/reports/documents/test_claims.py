@@ -3,7 +3,7 @@
 import pytest
 
 from reports.documents import claims
-from tests.builders.records import record, with_psnr, with_victims
+from tests.builders.records import record, with_knowledge, with_psnr, with_victims
 
 SEEDS = (100, 101, 102, 103, 104)
 NOISY = "FedAvg + Gaussian 0.001"
@@ -28,6 +28,21 @@ def test_failed_attacks_prove_nothing_and_few_seeds_answer_nothing():
     few = claims.of_claim([attacked(30.0, seeds=SEEDS[:2])], [NOISY])
     assert few.startswith("**Not answered yet:** seeds are too few")
     assert "| none |" in few  # there is no epsilon
+
+
+def test_a_reference_refutes_nothing_and_is_named_behind_the_verdict():
+    oracle = with_knowledge(attacked(30.0, attack="oracle"), rung="L8", tag="ORACLE", tag_in_general="ORACLE")
+    alone = claims.verdict([oracle, attacked(5.0)], [NOISY])
+    assert alone.startswith("**Not refuted here:**")
+    reference = (
+        f"A reference, which is no attacker, gains significantly: {NOISY}, after training, by `oracle` (ORACLE)."
+    )
+    assert alone.endswith(reference)
+    both = claims.verdict([oracle, attacked(30.0)], [NOISY])
+    assert both.startswith(f"**It does not hold** for {NOISY}, after training, by `staged` (")
+    assert both.count("`oracle`") == 1
+    assert both.endswith(reference)
+    assert "reference" not in claims.verdict([attacked(30.0)], [NOISY])
 
 
 def test_an_attack_that_failed_for_every_victim_refutes_nothing():
