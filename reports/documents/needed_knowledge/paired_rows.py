@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.records import comparison, measured
-from reports.records.comparison import Comparison
+from reports.documents.needed_knowledge import differences
+from reports.records import measured
 from reports.records.labels import NAMES, unique
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text
@@ -48,29 +48,24 @@ def rows(records: Sequence[AttackRecord], form_of: Words, base: str) -> list[Pai
     return made
 
 
-def gained(each: Sequence[PairedRow]) -> dict[str, Comparison]:
-    """Name -> PSNR less that of the base, p values adjusted by Holm over all rows."""
-    return _by_name([(row.name, row.measured, row.base) for row in each if row.base is not None])
+def gained(each: Sequence[PairedRow]) -> dict[str, str]:
+    """Name -> PSNR less that of the base, as `differences.compared` has it over all rows."""
+    return differences.compared({row.name: (row.measured, row.base) for row in each if row.base is not None})
 
 
-def taken(each: Sequence[PairedRow]) -> dict[str, Comparison]:
+def taken(each: Sequence[PairedRow]) -> dict[str, str]:
     """The same with the other sign: PSNR of the base less that of the row."""
-    return _by_name([(row.name, row.base, row.measured) for row in each if row.base is not None])
+    return differences.compared({row.name: (row.base, row.measured) for row in each if row.base is not None})
 
 
-def cells(row: PairedRow, differences: dict[str, Comparison]) -> list[str]:
-    """Attack, method, form, PSNR, gain over the floor, and the difference; what is significant is bold."""
-    gain, found = range_text(row.measured.gain_db, sign=True), differences.get(row.name)
-    difference = NONE if found is None else range_text(found.difference_db, sign=True)
+def cells(row: PairedRow, over_base: Mapping[str, str]) -> list[str]:
+    """Attack, method, form, PSNR, gain over the floor, and the difference by name; what is significant is bold."""
+    gain = range_text(row.measured.gain_db, sign=True)
     return [
         f"`{row.attack}`",
         NAMES.get(row.method, row.method),
         row.form,
         range_text(row.measured.psnr_db),
         render.bold(gain) if row.measured.is_significant else gain,
-        render.bold(difference) if found is not None and found.differ else difference,
+        over_base.get(row.name, NONE),
     ]
-
-
-def _by_name(pairs: Sequence[tuple[str, Measured, Measured]]) -> dict[str, Comparison]:
-    return {one.name: one for one in comparison.paired(pairs)}
