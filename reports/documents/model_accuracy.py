@@ -61,20 +61,32 @@ def table(records: Sequence[Record]) -> str:
     return render.markdown(["model", *columns], rows)
 
 
-def over_seeds(records: Sequence[Record], tables: Sequence[str]) -> str:
-    """A row a method: its printed accuracy, and each model's mean ± standard deviation over all seeds that any record has."""
+def with_all_seeds(records: Sequence[Record]) -> list[Record]:
+    """One record a method, in the published order, with all seeds that any of its records has; of a seed the first record's.
+
+    Records of attacks stand for their training.
+    """
     ordered = [one for r in sorted(records, key=lambda r: place(r.cell)) for one in seed_by_seed(r)]
-    rows = []
+    joined = []
     for name in unique(label(r.cell) for r in ordered):
-        # Records of other attacks have the same training, but for seeds that were trained again: the first counts.
         of_seed = {r.cell.seeds[0]: r for r in reversed(ordered) if label(r.cell) == name}
-        each = [of_seed[seed] for seed in sorted(of_seed)]
-        printed = published.of(each[0].cell, "accuracy", tables)
+        seeds = sorted(of_seed)
+        each = [result for seed in seeds for result in of_seed[seed].seeds]
+        joined.append(
+            of_seed[seeds[0]].model_copy(update={"cell": of_seed[seeds[0]].cell.with_seeds(seeds), "seeds": each})
+        )
+    return joined
+
+
+def over_seeds(records: Sequence[Record], tables: Sequence[str]) -> str:
+    """A row a method: its printed accuracy, each model's mean ± standard deviation over seeds, and which these are."""
+    rows = []
+    for record in records:
+        printed, seeds = published.of(record.cell, "accuracy", tables), record.cell.seeds
         rows.append([
-            name, NONE if printed is None else spread_text(printed.value, printed.std, 1).replace("+-", "±"),
-            _spread([r.accuracy.mean for r in each]),
-            *(_spread([value for r in each for value in accuracies(r, model)]) for model in MODELS),
-            span([min(of_seed), max(of_seed)]) if len(each) > 1 else str(min(of_seed)),
+            label(record.cell), NONE if printed is None else spread_text(printed.value, printed.std, 1).replace("+-", "±"),
+            _spread(record.accuracy.per_seed), *(_spread(accuracies(record, model)) for model in MODELS),
+            span([seeds[0], seeds[-1]]) if len(seeds) > 1 else str(seeds[0]),
         ])  # fmt: skip
     head = ["method", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values()), "seeds"]
     return render.markdown(head, rows)

@@ -131,7 +131,9 @@ def test_seeds_of_several_records_stand_together_each_once():
     # The same seed, trained again: the first record counts.
     again = of_fedcg_table("fedcg", [0], lambda s: 90.0)
     alone = of_fedcg_table("fedavg", [0], lambda s: 40.0)
-    text = model_accuracy.over_seeds([first, further, again, alone], ["FedCG 1"])
+    joined = model_accuracy.with_all_seeds([first, further, again, alone])
+    assert [r.cell.seeds for r in joined] == [(0,), (0, 1, 2)]
+    text = model_accuracy.over_seeds(joined, ["FedCG 1"])
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()[2:]
     }
