@@ -171,14 +171,12 @@ def _checks_of_clients(records: Sequence[AttackRecord]) -> str:
 
 def _published_runs(root: Path) -> str:
     """How far the runs of the published settings are, from every table that has some."""
-    names = (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER)
-    return published_runs.table([r for name in names for r in published.read(published.path_of(root, name))])
+    return published_runs.table(published.read_all(root, (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER)))
 
 
 def _office_with_all_seeds(root: Path) -> list[Record]:
     """Training on Office-Caltech10, of the tables' seeds and of those that were made since."""
-    names = (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)
-    return model_accuracy.with_all_seeds([r for name in names for r in published.read(published.path_of(root, name))])
+    return model_accuracy.with_all_seeds(published.read_all(root, (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)))
 
 
 def _office_orderings(root: Path) -> str:

@@ -40,14 +40,12 @@ def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
     """
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
     rows = [measured.of(r) for _, _, r in attacks]
-    significant = {
-        f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})": r.knowledge.rung == measured.ORACLE
-        for (name, words, r), row in zip(attacks, rows, strict=True)
-        if row.is_significant
-    }
-    attackers, references = (
-        [text for text, is_one in significant.items() if is_one == wanted] for wanted in (False, True)
-    )
+    attackers: list[str] = []
+    references: list[str] = []
+    for (name, words, r), row in zip(attacks, rows, strict=True):
+        if row.is_significant:
+            among = references if r.knowledge.rung == measured.ORACLE else attackers
+            among.append(f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})")
     if attackers:
         said = f"**It does not hold** for {'; '.join(attackers)}: a significant gain over the floor."
     elif any(row.gain_db.is_few for row in rows):

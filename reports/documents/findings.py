@@ -15,7 +15,7 @@ from privbench.scoring.statistics import Interval
 from reports.records import knowledge_sets, measured, published
 from reports.records.labels import attacker_text, knowledge_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, papers_attack, strongest
-from reports.records.number_text import NONE, range_text, span, spread_text
+from reports.records.number_text import NONE, range_text, span, spread_text, whole_numbers
 from reports.records.remarks import NOT_PUBLISHED
 from reports.tables import ladder, render, sentences
 from reports.tables.summary.columns import in_rungs
@@ -144,7 +144,7 @@ def _seeds_text(records: Sequence[Record]) -> str:
     columns: dict[str, list[str]] = {}
     for name in unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell))):
         seeds = {seed for r in records if label(r.cell) == name for seed in r.cell.seeds}
-        columns.setdefault(span(sorted(seeds)), []).append(name)
+        columns.setdefault(whole_numbers(sorted(seeds)), []).append(name)
     if len(columns) == 1:
         return next(iter(columns))
     return "; ".join(f"{seeds} ({', '.join(names)})" for seeds, names in columns.items())

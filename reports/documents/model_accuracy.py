@@ -20,7 +20,7 @@ from privbench.scoring.statistics import LEAST_SEEDS
 from reports.documents.published import seed_by_seed
 from reports.records import comparison, published
 from reports.records.labels import label, place, unique
-from reports.records.number_text import NONE, span, spread_text
+from reports.records.number_text import NONE, span, spread_text, whole_numbers
 from reports.tables import render
 from reports.tables.sentences import machines
 
@@ -82,11 +82,11 @@ def over_seeds(records: Sequence[Record], tables: Sequence[str]) -> str:
     """A row a method: its printed accuracy, each model's mean ± standard deviation over seeds, and which these are."""
     rows = []
     for record in records:
-        printed, seeds = published.of(record.cell, "accuracy", tables), record.cell.seeds
+        printed = published.of(record.cell, "accuracy", tables)
         rows.append([
             label(record.cell), NONE if printed is None else spread_text(printed.value, printed.std, 1).replace("+-", "±"),
             _spread(record.accuracy.per_seed), *(_spread(accuracies(record, model)) for model in MODELS),
-            span([seeds[0], seeds[-1]]) if len(seeds) > 1 else str(seeds[0]),
+            whole_numbers(record.cell.seeds),
         ])  # fmt: skip
     head = ["method", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values()), "seeds"]
     return render.markdown(head, rows)

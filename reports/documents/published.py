@@ -57,6 +57,11 @@ def _by_numbers(text: str) -> list[tuple[bool, float, str]]:
     return [(number % 2 == 1, float(part) if number % 2 else 0.0, part) for number, part in enumerate(parts)]
 
 
+def read_all(root: Path, names: Iterable[str]) -> list[Record]:
+    """The records of several tables, one table after the other."""
+    return [record for name in names for record in read(path_of(root, name))]
+
+
 def attacked(root: Path, name: str, dataset: str | None = None) -> list[AttackRecord]:
     """The records of attacks of one table; on one data set alone where it is named."""
     records = [r for r in read(path_of(root, name)) if isinstance(r, AttackRecord)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from privbench import registry
 from privbench.records.schema import Record
 from reports.records.labels import label, place, round_place, unique
-from reports.records.number_text import NONE, span
+from reports.records.number_text import NONE, whole_numbers
 from reports.tables import render
 
 COLUMNS = ("data set", "method", "seeds trained", "rounds attacked", "seeds attacked")
@@ -26,8 +26,5 @@ def table(records: Sequence[Record]) -> str:
 
 
 def _seeds(records: Sequence[Record]) -> str:
-    """All of them, from the first to the last where none is left out between."""
     seeds = sorted({seed for r in records for seed in r.cell.seeds})
-    if not seeds:
-        return NONE
-    return span(seeds) if len(seeds) == seeds[-1] - seeds[0] + 1 else ", ".join(map(str, seeds))
+    return whole_numbers(seeds) if seeds else NONE

@@ -45,6 +45,11 @@ def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
 
 
+def whole_numbers(values: Sequence[int]) -> str:
+    """Some sorted whole numbers: from the first to the last where none is left out between, else each."""
+    return span(values) if values[-1] - values[0] + 1 == len(values) else ", ".join(map(str, values))
+
+
 def span(values: Sequence[Any]) -> str:
     """One value, or the first and the last of some sorted ones."""
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"

@@ -137,19 +137,15 @@ def _less_reference(name: str, dataset: str, attack: str, reference: str) -> Cal
 
     def text(root: Path) -> str:
         records = [r for r in published.attacked(root, name, dataset) if r.attack == attack]
-        oracles = {r.cell.train.id: r for r in _references(root, reference)}
-        pairs = {
-            f"{label(r.cell)}, {knowledge_tables.settings(r.cell)}": (
-                measured.of(r),
-                measured.of(oracles[r.cell.train.id]),
-            )
-            for r in sorted(records, key=lambda r: (label(r.cell) != METHODS[0], knowledge_tables.settings(r.cell)))
-        }
-        cells = differences.compared(pairs)
-        rows = [[f"`{attack}`", *words.split(", ", 1), cell] for words, cell in cells.items()]
-        return (
-            f"{render.markdown(['attack', 'method', 'settings', 'over the reference, dB'], rows)}\n\n{comparison.RULE}"
+        oracles = {r.cell.train.id: measured.of(r) for r in _references(root, reference)}
+        forms = sorted(
+            (label(r.cell) != METHODS[0], label(r.cell), knowledge_tables.settings(r.cell), r.id) for r in records
         )
+        of = {r.id: r for r in records}
+        cells = differences.compared({id_: (measured.of(of[id_]), oracles[of[id_].cell.train.id]) for *_, id_ in forms})
+        rows = [[f"`{attack}`", method, settings, cells[id_]] for _, method, settings, id_ in forms]
+        head = ["attack", "method", "settings", "over the reference, dB"]
+        return f"{render.markdown(head, rows)}\n\n{comparison.RULE}"
 
     return text
 
@@ -161,7 +157,7 @@ def _references(root: Path, name: str) -> list[AttackRecord]:
 
 def _office_by_seed(root: Path) -> str:
     """A block of Office-Caltech10's seeds, those of the tables and those that were made since."""
-    records = [r for name in (OFFICE_TRAINED, OFFICE_FURTHER) for r in published.read(published.path_of(root, name))]
+    records = published.read_all(root, (OFFICE_TRAINED, OFFICE_FURTHER))
     return knowledge_tables.by_seed(records, METHODS, ATTACKS, findings.BEST)
 
 
