@@ -80,7 +80,7 @@ test-thorough: $(READY) ## run what `make test` has in a small form only: claims
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
 
-# An environment of its own: Flower wants older versions of what privbench needs, and capturing needs torch and safetensors alone.
+# An environment of its own: Flower wants older versions of what privbench needs, and capturing needs torch, safetensors and NumPy alone.
 $(FLOWER_VENV)/.installed: tests/flower/requirements.txt constraints.txt
 	$(PYTHON) -m venv --clear $(FLOWER_VENV)
 	$(IN_FLOWER) -m pip install --disable-pip-version-check -c constraints.txt torch safetensors

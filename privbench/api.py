@@ -6,8 +6,9 @@
     results.frame()       # a pandas table: a row per attacked cell, as table.csv has it
     results.victims()     # a row per attacked upload
 
-Every option of a command is a keyword here, by the name that `--help` shows with underscores for hyphens; what is repeatable there
-takes a list or one value, and so does `observed_rounds`. Settings (`set`, `attack_set`, `schedule`) take a mapping as well.
+What says what is trained and attacked is a keyword here, by the name that `--help` shows with underscores for hyphens; `table` and
+`study` take `datasets`, a study `methods`, and neither has `shard` or `status`. What is repeatable there takes a list or one value,
+and so does `observed_rounds`. Settings (`set`, `attack_set`, `schedule`) take a mapping as well.
 Finished work in `out` is reused. Names in these calls are the caller's own and may be `package.module:Class`.
 """
 
@@ -154,7 +155,7 @@ def table(
 
 def study(
     name: str, datasets: Sequence[str] | str = (), *, methods: Sequence[str] | str = (), round: Sequence[str] | str = (),  # noqa: A002
-    victims: int | None = None, defense: Sequence[str] | str = (), **chosen: Any,
+    attack: Sequence[str] | str = (), victims: int | None = None, defense: Sequence[str] | str = (), **chosen: Any,
 ) -> Results:  # fmt: skip
     """`privbench study NAME`: the cells of a published table or figure, and its reports in `folder`.
 
@@ -163,6 +164,7 @@ def study(
         datasets: Names, or one name; NAME:DOMAIN+DOMAIN chooses domains. Default: those of the command.
         methods: Only these of the study's methods.
         round: Attacked rounds in place of the study's.
+        attack: Attacks in place of the study's.
         victims: Attacked uploads per seed.
         defense: A column each, in place of the study's.
         **chosen: How runs are trained and where they lie, as the command's options.
@@ -176,6 +178,7 @@ def study(
     definition, cells = study_plan.plan(
         name, training, words.data_sets(None, given.listed(datasets)), methods=given.listed(methods) or None,
         rounds=given.listed(round) or None, victims=victims, defenses=defenses,
+        attacks=AttackOptions(attack=given.listed(attack)).named() if attack else None,
     )  # fmt: skip
     return _studied(study_run.run_study(definition, cells, place))
 

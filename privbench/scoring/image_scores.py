@@ -1,4 +1,4 @@
-"""Scores of a reconstruction against the truth. Only this module reads `Truth`.
+"""Scores of a reconstruction against the truth.
 
 PSNR (clipped, and raw), SSIM, label accuracy, identification, and the error of the features where the victim's true networks are
 available; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.

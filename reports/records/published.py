@@ -33,6 +33,7 @@ FREE = {
     "auxiliary": "the papers' attackers have no auxiliary images",
     "attack_revision": "of the suite's own attack",
     "active": "follows from the attack",
+    "train.where": "no paper says whether noise acts on the uploaded update or on every local step",
     "train.min_per_client": "FedMD-CG does not say whether a client has a least number of images",
     "train.schedule.keep_every": "how many networks stay on disk; no number depends on it",
 }

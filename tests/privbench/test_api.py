@@ -88,6 +88,15 @@ def test_a_call_and_a_command_ask_for_the_same_cells(results, command):
     assert len(privbench.load(results.folder.parent)) == 2
 
 
+def test_a_study_takes_other_attacks_as_its_command_does(results):
+    out = results.folder.parent
+    studied = privbench.study(
+        "attack-table", "digits", methods="fedavg", attack="grey", preset="smoke", victims=2, out=out, device="cpu"
+    )
+    assert {(r.cell.train.method, r.attack) for r in studied.attacked} == {("fedavg", "grey")}
+    assert not studied.missing
+
+
 def test_training_gives_a_row_per_seed_and_client(results):
     trained = privbench.train(
         method="fedavg", dataset="digits", preset="smoke", out=results.folder.parent, device="cpu"
@@ -111,6 +120,7 @@ def test_training_gives_a_row_per_seed_and_client(results):
         (lambda: privbench.attack(victims=0), "victims: Input should be greater than or equal to 1, but 0 was given"),
         (lambda: privbench.table(victims=0), "victims: Input should be greater"),
         (lambda: privbench.study("attack-table", victims=0), "victims: Input should be greater"),
+        (lambda: privbench.study("attack-table", attack="dgl"), "unknown attack 'dgl'; did you mean 'dlg'"),
         (lambda: privbench.attack(batch_size=0), "batch_size: Input should be greater"),
         (lambda: privbench.attack(seeds="two"), "seeds: Input should be a valid integer"),
         (lambda: privbench.attack(seeds=0), "seeds: Input should be greater"),

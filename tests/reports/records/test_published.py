@@ -159,7 +159,7 @@ def test_a_change_of_any_field_takes_the_value_away_but_of_those_that_the_papers
     assert set(published.FREE) <= changed
     assert set(published.FREE) == {
         "seeds", "victims", "attack_settings", "auxiliary", "attack_revision", "active",
-        "train.seed", "train.min_per_client", "train.schedule.keep_every",
+        "train.seed", "train.where", "train.min_per_client", "train.schedule.keep_every",
     }  # fmt: skip
 
 
