@@ -9,7 +9,8 @@ classes and m'. No gradient, no image and no classifier is needed.
 
 The m' at hand is that of the broadcast which was made of these uploads. Weights change within those n mini-batches: a variance of
 DRIFT of that of `a`, of each channel by itself, stands for that. Where a defence acts on every image, the generator's labels are
-drawn uniformly, and nothing is to be seen. DRIFT and r were chosen on `digits` and `photos`, seed 7 (docs/appendix/attacks.md).
+drawn uniformly, and nothing is to be seen. DRIFT, and that r is solved for too, were chosen on `digits` and `photos`, seed 7
+(docs/appendix/attacks.md).
 """
 
 from __future__ import annotations

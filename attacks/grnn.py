@@ -5,7 +5,7 @@ with z drawn once per image and one set of weights for the images of a batch. A 
 arbitrary noise: the architecture is the prior.
 
 Ren, Deng, Xie: GRNN: Generative Regression Neural Network, ACM TIST 2022, arXiv 2105.00529. R stands in
-attacks.features.untrained_generator.py. Deviations: labels are recovered in closed form (there a second branch makes them), the
+attacks/features/untrained_generator.py. Deviations: labels are recovered in closed form (there a second branch makes them), the
 distance is layer-scaled (there plain plus a Wasserstein term, which only sorts the entries), Adam in place of RMSprop, fewer
 channels. In single precision, as Adam's steps are far coarser than its rounding.
 """

@@ -13,7 +13,7 @@ Label counts that a client sends are knowledge and no inference: they are not re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -57,7 +57,6 @@ def counted(artifact: Artifact) -> Tensor:
     """How many images of each class are behind the uploads of each attacked client, as far as these show it: [K', Y]."""
     if artifact.labels is None and artifact.updates:
         artifact = updates.nearly_gradients(artifact)
-    artifact = replace(artifact, label_counts=None)
     recovered = labels.recover(artifact)
     if bool((recovered < 0).any()):
         raise UserError("the uploads hold no gradient of the classifier, which would show the labels")

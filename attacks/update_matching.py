@@ -17,8 +17,8 @@ Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.1239
 whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random
 surrogate takes the steps.
 
-One step of Adam hides its gradient poorly, and is taken back to it (attacks/common/updates.py). Of several steps none is. There
-the simulated steps are all there is, and an image that they do not explain is given up for grey.
+One step of Adam hides its gradient poorly, and is taken back to it (attacks/common/updates.py). Of several steps none is.
+Under Adam, and without noise that is known, an image that the steps do not explain is given up for grey.
 """
 
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class Prune(Defense):
         return frozenset({"message"})
 
     def message(self, tensors: Parts, rng: torch.Generator) -> Parts:
-        """The ceil(keep n) entries of largest absolute value; ties at the threshold stay."""
+        """The ceil(keep n) entries of largest absolute value, up to the rounding of keep n; ties at the threshold stay."""
         sizes = torch.cat([t.abs().flatten() for params in tensors.values() for t in params.values()])
         count = max(1, -int(-self.keep * len(sizes) // 1))
         threshold = sizes.topk(count).values[-1]

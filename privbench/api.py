@@ -243,7 +243,9 @@ def audit(module: nn.Module, **request: Any) -> AuditResult:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
             raise UserError(f"there is no option '{name}'; {hint}")
-    listed: dict[str, Any] = {n: given.listed(request[n]) for n in ("attack", "head", "shared") if n in request}
+    listed: dict[str, Any] = {
+        n: given.listed(request[n]) for n in ("attack", "extractor", "head", "shared") if n in request
+    }
     folders = {n: Path(request[n]) for n in ("out", "data_dir") if request.get(n) is not None}
     values: dict[str, Any] = {**request, **listed, **folders}
     return audits.audit(module, AuditRequest(**values))

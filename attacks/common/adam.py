@@ -22,7 +22,7 @@ def minimise(  # noqa: PLR0913 (an optimiser's settings)
     progress: Progress = no_progress,
     what: str = "Adam",
 ) -> Descent:
-    """Adam on N problems; with `sign` each gradient is replaced by its sign, and the rate falls by 10 at 3/8, 5/8 and 7/8.
+    """Adam on N problems, whose rate falls by 10 at 3/8, 5/8 and 7/8; with `sign` each gradient is replaced by its sign.
 
     That decay is the one of Geiping et al. 2020, as is the projection onto a `box` (lowest, highest; one for all numbers, or for
     each) after every step. The point with the lowest own objective is returned.

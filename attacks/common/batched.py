@@ -37,7 +37,8 @@ class Descent(NamedTuple):
 
     x: Tensor  # [N, ...]
     loss: Tensor  # [N]
-    trace: Tensor  # [N, steps + 1], the loss after every step; an ended problem repeats its last
+    # [N, steps + 1], the loss after every step (Adam: the lowest so far); an ended problem repeats its last
+    trace: Tensor
     evaluations: int  # objective gradients, summed over problems
 
 

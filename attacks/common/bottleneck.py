@@ -2,8 +2,8 @@
 
 The encoder's gradient shows h in closed form (attacks/common/closed_form.py), and so mu and sigma. Of one image the decoder's shows
 z in the same way, since z enters a linear layer: eps = (z - mu) / sigma. A candidate is then simulated with the client's own draw.
-Of a batch they show only spans; eps is descended on together with the images, within RANGE. Scheliga, Maeder, Seeland (2022, arXiv
-2208.04767) leave the random gradients out instead.
+Of a batch they show only spans; eps is descended on together with the images, in units of RANGE. Scheliga, Maeder, Seeland
+(2022, arXiv 2208.04767) leave the random gradients out instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privbench.tensors import Params
 from privbench.types import Artifact
 
 NOISE = "noise of the bottleneck"
-RANGE = 6.0  # eps lies in +-3, where N(0, 1) has 99.7%; it is descended on as a number from 0 to 1, as pixels are
+RANGE = 6.0  # eps in +-3, where N(0, 1) has 99.7%, is a number from 0 to 1, as pixels are; it is held there where pixels are
 
 
 def of(model: Model) -> Bottleneck:
@@ -30,7 +30,7 @@ def of(model: Model) -> Bottleneck:
 
 
 def noise(artifact: Artifact) -> Tensor | None:
-    """eps [V, 1, k] of one-image gradients; None without a bottleneck, for larger batches, and where h is not shown."""
+    """eps [V, 1, k] of one-image gradients; None without a bottleneck, for larger batches, and where h is not shown in full."""
     features = closed_form.of_single(artifact) if artifact.model.bottleneck else None
     if features is None or features.known is not None:
         return None

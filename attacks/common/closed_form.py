@@ -85,7 +85,8 @@ def seen(artifact: Artifact) -> Tensor | None:
 def _on_support(artifact: Artifact) -> tuple[Tensor, Tensor]:
     """What a pruned gradient shows exactly: the least-squares inputs [V, n] over the entries that were sent, and of which [V, n].
 
-    d_j h_k is at most d_j, as features lie in (0, 1), so that a row with an entry has its d_j.
+    d_j h_k is at most d_j, as features lie in (0, 1), so that a row with an entry has its d_j. With dropout they reach
+    1 / (1 - p); a row without its d_j counts for nothing.
     """
     layer, gradient = artifact.model.classifier.features_layer, artifact.gradients["classifier"]
     rows, bias = gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double()

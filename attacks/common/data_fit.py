@@ -3,7 +3,7 @@
 A candidate's gradient g is compared with the sent G after the defence has acted on g, or with the gradient nearest to g that the
 defence would have turned into G:
     clip        s g against G.  s = min(1, C / ||g||) where all that the norm is of is observed; else, with a private extractor
-                whose gradient enters the norm unseen, s is the least-squares scale in (0, 1]
+                whose gradient enters the norm unseen, s is the least-squares scale in [0, 1]
     noise       s g against G, the squared distance divided by the noise's variance
     prune       what was sent is exact; of the other entries |g_i| <= t, the smallest entry sent (Aji and Heafield, EMNLP 2017)
     quantize    G_i is a level, and g_i was less than one level's width away: unbiased rounding (QSGD, NeurIPS 2017)
@@ -25,7 +25,7 @@ from torch import Tensor
 from privbench.defending import described
 from privbench.types import CLASSIFICATION, Artifact
 
-# What attacks name in `knows` (privbench.described.kinds).
+# What attacks name in `knows` (privbench.defending.described.kinds).
 NOISE = frozenset({"noise"})
 CLIP = frozenset({"clip", described.CLIPS_IMAGES})
 PRUNE = frozenset({"prune"})
@@ -99,7 +99,10 @@ def compared(
 
 
 def nearest(fit: DataFit, candidate: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient nearest to the candidate's that the defence would have turned into the observed one, by parameter."""
+    """The gradient nearest to the candidate's that the defence would have turned into the observed one, by parameter.
+
+    Of signs one that is near: the candidate cut to the signs, then scaled to the mean sizes.
+    """
     if fit.pruned:
         sizes = [observed[n].abs() for n in candidate]
         sent = torch.stack([size.where(size > 0, torch.inf).amin() for size in sizes]).amin()

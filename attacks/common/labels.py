@@ -8,8 +8,8 @@ Clipping, rounding and signs keep the signs of dL/db, and the largest entry of a
 Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least max(0, floor(-B dL/db_c) + 1) times, once at least
 where an entry of dL/dw_c is negative (where inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
 labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the images of class j have the mean input
-a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
-prediction replaces that of classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
+a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; of classes without
+a negative entry it is the prediction for the mean input of the others. Rounding keeps `fewest` and the sum B. That is an estimate;
 attacks/features/disaggregation.py checks it against the whole gradient.
 
 Sums over clients whose images count for different weights w_i (sum 1): the same equations hold with n_c = B sum of w_i over the
@@ -149,7 +149,10 @@ def _error(artifact: Artifact) -> Tensor:
 
 
 def fewest(artifact: Artifact) -> Tensor:
-    """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence that may change any sign."""
+    """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence that may change any sign.
+
+    Zeros, too, where they would add up to more than the batch.
+    """
     bias, weight = _last(artifact)
     exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
     if not exact and not described.is_exact(artifact.defense):

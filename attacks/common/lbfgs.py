@@ -47,7 +47,8 @@ class _Pairs:
     """The last m steps s and gradient changes y of n problems, and what they say of the inverse Hessian.
 
     The compact form of the two-loop recursion: the same direction, but the pairs are read in a few products instead of one
-    by one. With S, Y [m, D] in order of time, R the upper triangle of S Y', E its diagonal and c = s'y / y'y of the last pair,
+    by one. With S, Y [m, D] in order of time, R the upper triangle of S Y', E its diagonal and c = s'y / y'y of the last pair (1
+    where it was left out),
         H g = c g + S' (R^-T (E + c Y Y') R^-1 S g - c R^-T Y g) - c Y' R^-1 S g.
     A pair left out is zero in S and Y and 1 on R's diagonal. Slots are filled from the first on; empty ones are never read.
     """

@@ -24,7 +24,7 @@ def minimise(
     progress: Progress = no_progress,
     what: str,
 ) -> Descent:
-    """`lbfgs`, or `adam` at the rate `lr`, which L-BFGS ignores."""
+    """`lbfgs`, or `adam` from the rate `lr` on, which L-BFGS ignores."""
     if optimiser == "adam":
         return adam.minimise(objective, start, data, steps=steps, lr=lr, progress=progress, what=what)
     return lbfgs.minimise(objective, start, data, steps=steps, progress=progress, what=what)

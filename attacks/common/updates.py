@@ -89,9 +89,10 @@ def with_steady_rows(as_gradient: Artifact, trust: dict[str, Tensor]) -> Artifac
 
 
 def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
-    """The update taken for one gradient: -U / (lr K). It is that for K = 1 and SGD, and near it for small steps.
+    """The update taken for one gradient: -U / (lr K).
 
-    The defence is named "local steps", so that nothing about rank and signs is taken to be exact.
+    It is that for K = 1 and SGD without weight decay, and near it for small steps. The defence is named "local steps", so that
+    nothing about rank and signs is taken to be exact.
     """
     rate = optimiser_of(local).lr * local.steps
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}

@@ -12,7 +12,7 @@ The layers behind make one number a of t, rising with it, and logits
     quiet    r_y (a - 1/2), r_y of both signs and never near 0: all classes are about equally probable, and no image goes without
              a gradient.
     saturated     S (r_y (a - a_0) + k_y), S without bound, k = 1 and r = -1, 1 for two classes that always win, A for t below the
-             level t_0 and B above it, and k = 0 and r near 0 for the others. The loss is S times the lead of the winner over y,
+             level t_0 and B above it, and k = 0 and |r| <= 1/2 for the others. The loss is S times the lead of the winner over y,
              and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
 No two classes have the same r: the size of an image's gradient reveals its label.

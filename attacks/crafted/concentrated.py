@@ -14,7 +14,8 @@ Then p is the same for all classes, whatever the image. With d = p - e_y, its gr
     first layer     k e_y [1 | h] in one row, k = M m / 4
 
 No weights lead to E, whose gradient is 0. M and S give the second layer SCALE_SHARE of the energy in the features, and the last
-layer LABEL_SHARE of all. Given y all but h and the clip's scale s is known, so that least squares have it all in closed form:
+layer at most LABEL_SHARE of all. Given y all but h and the clip's scale s is known, so that least squares have it all in closed
+form:
 
     y = the class whose two outer layers, times a positive number, are nearest to what was sent
     s = that number,    h = (row of the first layer) / (s k e_y), with noise of variance v / (s k e_y)^2

@@ -111,7 +111,7 @@ def line(h: Tensor, y: Tensor, classes: int, batch_size: int, reach: float, seed
 
 
 def is_magnified(classifier: Params) -> bool:
-    """Whether a classifier is one of these: rows of one direction and level, before a second layer without biases."""
+    """Whether a classifier is one of these: rows of one direction, before a second layer without biases."""
     if not {"fc1.weight", "fc2.bias"} <= set(classifier):
         return False
     return classifiers.is_crafted(classifier) and not bool(classifier["fc2.bias"].any())

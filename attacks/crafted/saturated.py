@@ -27,7 +27,7 @@ def denoised(artifact: Artifact) -> Artifact:
     """One-image gradients of a saturated classifier as they would be without noise.
 
     C's gradient is computed of the features in closed form and the label, which the size of the first layer's gradient reveals:
-    the last layer's is no above the noise.
+    the last layer's is not above the noise.
     """
     h = closed_form.seen(artifact)
     assert h is not None, "of one image through a linear layer, features have a closed form"

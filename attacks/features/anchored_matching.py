@@ -12,7 +12,7 @@ grey enters as zero, where ReLU has no slope, from nearly grey noise. Both go wi
 Where the classifier is all of the network (an MLP), the features are the image, and nothing is left to descend on.
 
 Where E is private, step 2 runs through a randomly initialised surrogate, with a prior so strong that a hopeless inversion ends
-plain instead of noisy; there is no step 3.
+plain instead of noisy; there is no step 3 where there are features.
 
 Under Gaussian noise of known variance sigma^2, and E private, what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one
 image and ||g(x) - G||^2 / sigma^2 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from

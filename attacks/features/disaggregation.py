@@ -15,7 +15,8 @@ independent h_i. The residual is the attacker's own certificate: below SEPARATED
 classifier's gradient. They are then right, up to directions that G leaves below single precision, in every measurement
 (docs/appendix/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
 finite is left out, with NaN for its features and residual. Labels: attacks/common/labels.py, and where
-their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
+their residual stays above SEPARATED, every batch with one label exchanged, of which the one with the lowest residual is solved
+from all starts.
 
 Behind a first layer with ReLUs no descent is needed: separation/relu_batches.py finds h and d of all images in closed form,
 where the batch is small.

@@ -10,7 +10,7 @@ from privbench.seeds import stream
 from privbench.tensors import Params
 from privbench.types import Artifact
 
-DRAWS = 256  # generator samples behind mu and sigma
+DRAWS = 256  # generator samples of each label behind mu and sigma
 
 
 def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ class JointInversion:
         return Descent(images.flatten(0, 1), loss, trace, end.evaluations * victims), restart
 
     def _in_turns(
-        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, labels_known: bool, progress: Progress
+        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, extractor_known: bool, progress: Progress
     ) -> Descent:
         """The images [N, n, B, C, H, W] of both in turns, or of the images alone where the extractor is known."""
         traces, evaluations = [], 0
@@ -100,7 +100,7 @@ class JointInversion:
             )  # fmt: skip
             x, evaluations = end.x, evaluations + end.evaluations
             traces.append(end.trace)
-            if not labels_known:
+            if not extractor_known:
                 end = adam.minimise(
                     lambda w, data: objective(data["x"], w, data["h"]), w, {"x": x, "h": h},
                     steps=self.steps, lr=self.extractor_lr,

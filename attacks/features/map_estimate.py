@@ -173,7 +173,7 @@ def _rows(end: batched.Descent, rows: Tensor) -> dict[str, Tensor]:
 
 
 def _put(whole: batched.Descent, rows: Tensor, part: batched.Descent) -> batched.Descent:
-    """`whole` with the problems in `rows` taken from `some`, whose work comes on top."""
+    """`whole` with the problems in `rows` taken from `part`, whose work comes on top."""
     trace, part_trace = batched.of_one_length([whole.trace, part.trace])
     x, loss, trace = whole.x.clone(), whole.loss.clone(), trace.clone()
     x[rows], loss[rows], trace[rows] = part.x, part.loss, part_trace

@@ -7,9 +7,10 @@ that is written for one image per gradient reads the h_i off it in closed form (
 folded: images side by side, losses and traces averaged over a batch. No gradient contains their order; scores assign it by
 the Hungarian method (privbench/scoring/image_scores.py).
 
-A batch whose residual stays above row_spaces.SEPARATED (images alike), and every batch under a defence, whose gradient is not
-exact (disaggregation.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey where the
-attacker has no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in a note.
+A batch whose residual stays above row_spaces.SEPARATED (images alike), and every batch of a gradient that is not exact
+(a defence, a number format) or of more images than the layer has rows for (disaggregation.possible), ends at the class means of
+its recovered labels, as the floor `class-mean` does, or grey where the attacker has no auxiliary images. Nothing is descended on
+there, and the reconstruction says so: by its trace, and in a note.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.func import grad
 from attacks.common import closed_form, failed_uploads, labels, no_information, problem, training_cache
 from attacks.features import disaggregation
 from attacks.features.separation.row_spaces import Disaggregated
+from privbench.defending import described
 from privbench.networks.base import LinearClassifier
 from privbench.tensors import Params
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction, no_progress
@@ -156,7 +158,12 @@ def folded(reconstruction: Reconstruction, batch: int) -> Reconstruction:
 
 def _note(artifact: Artifact, failed: int) -> str:
     """What a reader must know of the batches that were not explained."""
-    why = "could not be" if disaggregation.possible(artifact) else "are of defended gradients and so were not"
+    why = "could not be"
+    if not disaggregation.possible(artifact):
+        exact = described.is_exact(artifact.defense)
+        what = "gradients of which no layer shows so many features" if exact else "defended gradients"
+        what = "rounded gradients" if "wire" in artifact.defense and artifact.defense["name"] == "none" else what
+        why = f"are of {what} and so were not"
     return (
         f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; for "
         "these the attack returns the class means, or grey without auxiliary images"

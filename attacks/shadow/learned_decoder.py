@@ -23,7 +23,7 @@ from privbench.seeds import stream
 from privbench.tensors import Params
 
 WIDTH = 96
-GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch
+GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch; what exceeds the image is cut off
 BATCH = 32
 LR = 2e-3
 
@@ -43,7 +43,7 @@ def class_means(view: ServerView) -> Tensor:
 
 def init(channels: int, classes: int, shape: tuple[int, int, int], rng: torch.Generator) -> Params:
     """Random weights of D for features of `channels` and images of `shape`; its last layer begins at zero."""
-    patch = shape[0] * (shape[1] // GRID) * (shape[2] // GRID)
+    patch = shape[0] * _patch_side(shape[1]) * _patch_side(shape[2])
     widths = (channels + classes, WIDTH, WIDTH, patch)
     params: Params = {}
     for i in range(3):
@@ -62,7 +62,12 @@ def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor
     for i in range(3):
         x = F.conv2d(x, params[f"conv{i}.weight"], params[f"conv{i}.bias"], padding=1)
         x = F.leaky_relu(x, 0.1) if i < 2 else x
-    return F.pixel_shuffle(x, like.shape[-1] // GRID)
+    return F.pixel_shuffle(x, _patch_side(like.shape[-1]))[..., : like.shape[-2], : like.shape[-1]]
+
+
+def _patch_side(side: int) -> int:
+    """How many pixels wide the patch of each position is, so that all cover a square image."""
+    return -(-side // GRID)
 
 
 def train(view: ServerView, members: list[Params], steps: int, seed: int) -> Params:

@@ -129,7 +129,7 @@ def depends_on(view: ServerView) -> list[Tensor]:
 def moment_shift(view: ServerView, extractors: Extractors, seed: int, knowledge: Knowledge) -> float:
     """How far the channel moments of victims' features are from their surrogates', relative to their own size; median client.
 
-    Of a client with several surrogates the mean over them.
+    By the first surrogate of each victim; where those of one client differ, the mean over them.
     """
     gaps = []
     for client in view.clients:

@@ -52,7 +52,7 @@ class ServerView(NamedTuple):
     noise: Tensor | None  # [V] variance of h
     labels: Tensor  # [V]
     client: Tensor  # [V]
-    victim: Tensor  # [V] each victim's number, which it keeps in `some`
+    victim: Tensor  # [V] each victim's number, which it keeps in `select`
     auxiliary: Batch
     # Attacked client -> features as it has them [N, c, s, s], with their classes, where a generator makes some.
     generated: dict[int, Batch]

@@ -115,7 +115,7 @@ def _relative(covariance: Tensor, target: Tensor) -> Tensor:
     return (covariance - target).square().sum() / (target.square().sum() + EPS)
 
 
-def train(  # noqa: PLR0913 (what one training depends on)
+def train(
     model: Model,
     start: Params,
     classifier: Params,
@@ -124,7 +124,6 @@ def train(  # noqa: PLR0913 (what one training depends on)
     rng: torch.Generator,
     align: Align | None = None,
     weight: float = 0.0,
-    cross_entropy: float = 1.0,
 ) -> Params:
     """E' after `steps` of Adam through the frozen classifier, with cosine decay of the rate."""
     e = {n: t.detach().clone().requires_grad_() for n, t in start.items()}
@@ -135,7 +134,7 @@ def train(  # noqa: PLR0913 (what one training depends on)
         index = torch.randint(len(data.labels), (BATCH,), generator=rng).to(data.labels.device)
         y = data.labels[index]
         h, _ = nets[0].apply(e, {}, data.images[index], train=True)
-        loss = cross_entropy * F.cross_entropy(nets[1].apply(classifier, {}, h, train=True)[0], y)
+        loss = F.cross_entropy(nets[1].apply(classifier, {}, h, train=True)[0], y)
         if align is not None:
             loss = loss + weight * align(h, y)
         optimiser.zero_grad()

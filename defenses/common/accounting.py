@@ -86,8 +86,8 @@ def spent(releases: tuple[Releases, ...], delta: float, interval: float = INTERV
 def noise_multiplier(epsilon: float, delta: float, planned: tuple[Releases, ...]) -> float:
     """The least noise multiplier, the same for all, with which the `planned` releases guarantee (epsilon, delta).
 
-    The planned releases' own multipliers are not read. UserError: an epsilon or a delta that is none, or noise of more than 10^6
-    times the sensitivity.
+    The planned releases' own multipliers are not read. UserError: an epsilon or a delta that is none, no release, or noise of more
+    than 10^6 times the sensitivity.
     """
     check(epsilon, delta)
     real = _together(planned)

@@ -35,7 +35,8 @@ def factors(gradients: Parts, bound: float) -> Tensor:
 
 def clipped_sum(gradients: Parts, included: Tensor, bound: float) -> Parts:
     """sum_b g_b min(1, C / ||g_b||) over the rows that are `included` [B] bool."""
-    weight = factors(gradients, bound) * included.to(torch.float64)
+    weight = factors(gradients, bound)
+    weight = weight * included.to(weight)
 
     def total(t: Tensor) -> Tensor:
         return torch.tensordot(weight.to(t), t.nan_to_num(0.0, 0.0, 0.0), 1)

@@ -40,9 +40,8 @@ def by_rounds(facts: Facts, noise: float) -> tuple[Releases, ...]:
 def of_examples(facts: Facts, noise: float, delta: float) -> Guarantee:
     """What per-example clipping and noise in every step guarantee for one training image."""
     spent = accounting.spent(by_steps(facts, noise), delta)
-    covers = {part for stage in facts.stages if stage.reads == "images" for part in stage.trains}
     # A network that is trained on labels alone gets uniform ones, so that it is made of what is private already.
-    covers |= {part for stage in facts.stages for part in stage.trains}
+    covers = {part for stage in facts.stages for part in stage.trains}
     return Guarantee(spent.epsilon, delta, noise, "example", tuple(sorted(covers)), facts.besides, spent.accountant)
 
 

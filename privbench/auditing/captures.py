@@ -14,7 +14,7 @@ from privbench.capture.reading import Captured, read
 from privbench.capture.truth import read_truth
 from privbench.errors import UserError
 from privbench.observation.format import limits
-from privbench.spec import SGD, Adam
+from privbench.spec import SGD, Adam, checked
 from privbench.tensors import Params
 from privbench.types import LocalSteps
 
@@ -101,11 +101,13 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
         raise UserError(f"the capture does not say the rate of {work.optimizer}; add --local-steps and --local-lr")
     setting: SGD | Adam
     if work.optimizer == "SGD":
-        setting = SGD(kind="sgd", lr=rate, weight_decay=decay)
+        setting = checked(SGD, {"kind": "sgd", "lr": rate, "weight_decay": decay}, "SGD's ")
     elif work.optimizer == "Adam":
         betas = settings.get("betas")
         beta1, beta2 = betas if isinstance(betas, tuple) and len(betas) == 2 else (0.9, 0.999)
-        setting = Adam(lr=rate, beta1=float(beta1 or 0), beta2=float(beta2 or 0), weight_decay=decay)
+        setting = checked(
+            Adam, {"lr": rate, "beta1": float(beta1 or 0), "beta2": float(beta2 or 0), "weight_decay": decay}, "Adam's "
+        )
     else:
         raise UserError(
             f"local steps of {work.optimizer} are not simulated, only of SGD and Adam; add --local-steps and --local-lr"
@@ -137,7 +139,13 @@ def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -
         if any(tuple(t.shape) != names.parameters[name] for t in each):
             raise UserError(f"'{name}' of the capture does not have the module's shape {list(names.parameters[name])}")
         if messages[0].kind == "weights":
-            each = [t.float() - broadcast.parameters[name].float() for t in each]
+            before = broadcast.parameters.get(name)
+            if before is None or tuple(before.shape) != names.parameters[name]:
+                held = "nothing" if before is None else f"shape {list(before.shape)}"
+                raise UserError(
+                    f"'{name}' of the weights before has {held}, but shape {list(names.parameters[name])} in the module"
+                )
+            each = [t.float() - before.float() for t in each]
         stacked[name] = torch.stack(each)
     return stacked
 

@@ -17,17 +17,20 @@ from privbench.types import CLASSIFICATION, Artifact, Reconstruction
 
 
 def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
-    """In percent, [V]; NaN where an image is not finite or a label unknown; None where a network is private."""
+    """In percent, [V]; None where a network is private.
+
+    NaN where an image is not finite, a label unknown, or all that was observed zero.
+    """
     if not set(CLASSIFICATION) <= seen.weights.keys():
         return None
     observed = seen.updates or seen.gradients
     shares = []
     for v in range(seen.victims):
-        images, labels = reconstruction.images[v].detach().double().clamp(0, 1), reconstruction.labels[v]
+        images, labels = reconstruction.images[v].detach().double(), reconstruction.labels[v]
         if not bool(images.isfinite().all()) or bool((labels < 0).any()):
             shares.append(torch.tensor(torch.nan, dtype=torch.float64))
             continue
-        gradient = _simulated(seen, images, labels)
+        gradient = _simulated(seen, images.clamp(0, 1), labels)
         gap = sum(
             float((gradient[p][n] - t[v].double()).square().sum())
             for p, net in observed.items()
@@ -39,7 +42,10 @@ def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
 
 
 def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
-    """The gradient of some images [B, C, H, W], or the change of the networks by the client's local steps on them."""
+    """The gradient of some images [B, C, H, W], or the change of the networks by as many local steps as the client took.
+
+    Each step is on all images at once, whatever the client's mini-batches.
+    """
     params = {p: {n: t.double().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
     if seen.local is None:
         return _gradient(seen, params, images, labels)

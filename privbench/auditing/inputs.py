@@ -28,7 +28,7 @@ class Received:
     """What came up, and what went down before it.
 
     messages    parameter -> [M, ...]: gradients of the mean loss over B images, or weights after the local steps minus before
-    weights     parameter -> [...]: the networks that went down; empty: those of the module itself
+    weights     parameter -> [...]: the networks that went down; those that are missing are the module's
     buffers     buffer -> [...]: theirs; those that are missing are the module's
     batch_size  B images behind each message
     local       the local steps behind an update; None for gradients
@@ -104,7 +104,12 @@ def state(path: Path, module: nn.Module) -> tuple[Params, Params]:
 
 
 def updates(before: Params, after: Sequence[Path], module: nn.Module) -> Params:
-    """Weights after the local steps minus before, parameter -> [M, ...], from one file of [M, ...] or one file a message."""
+    """Weights after the local steps minus before, parameter -> [M, ...], from one file of [M, ...] or one file a message.
+
+    UserError where there is no file, or where tensors are not the module's.
+    """
+    if not after:
+        raise UserError("--after names no file")
     names = Names.of(module)
     each: dict[str, list[Tensor]] = {n: [] for n in names.parameters}
     for path in after:

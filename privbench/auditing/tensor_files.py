@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+    # A compressed array may be damaged, an encrypted one needs a password.
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise UserError(f"{path} is no sound {path.suffix[1:]} file ({short(error)})") from error
 
 

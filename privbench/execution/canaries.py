@@ -190,14 +190,14 @@ def _present(rows: Parts, took_part: bool) -> Parts:
 
 
 def _released(setup: Setup, k: int, sent: Parts, rounds: int) -> list[Parts]:
-    """What a server receives of client k, whose every message, or every step, is `sent`."""
+    """What a server receives of client k, whose every message, or every step, is `sent`: as many as the smallest client has."""
     if "message" in setup.defense.places:
         return [defended.sent(setup, k, round_, sent) for round_ in range(1, rounds + 1)]
     if "step" not in setup.defense.places:
         raise UserError("the defence acts neither on images nor on what is sent, so that it has no place for canaries")
-    stages = defended.facts(
-        setup.method, setup.spec.schedule, defended.examples(setup.method, setup.labels[0]), rounds, False
-    ).stages
+    # The claim that is tested is that client's (audit.py).
+    examples = min(defended.examples(setup.method, labels) for labels in setup.labels)
+    stages = defended.facts(setup.method, setup.spec.schedule, examples, rounds, False).stages
     each = []
     for round_ in range(1, rounds + 1):
         local = defended.in_round(setup, k, round_)

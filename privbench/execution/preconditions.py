@@ -57,7 +57,7 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
     rounds = [int(cell.round)] if cell.round.isdigit() else range(min(1, last := cell.train.schedule.rounds), last + 1)
     for of in dict.fromkeys(chosen_victims.senders(method, round_, len(fed.clients)) for round_ in rounds):
         chosen_victims.check_victims(
-            fed, cell.victims, cell.batch_size, method.client_tasks, summed=sums and len(of) > 1, of=of
+            fed, cell.victims, cell.batch_size, cell.train.seed, method.client_tasks, summed=sums and len(of) > 1, of=of
         )
     attack = registry.create(registry.resolve("attack", cell.attack), cell.attack_settings)
     if isinstance(attack, CheckedAttack):

@@ -59,6 +59,7 @@ def check_victims(
     federation: Federation,
     victims: int,
     batch_size: int,
+    seed: int,
     shape: TaskShape | None = None,
     *,
     summed: bool = False,
@@ -66,12 +67,12 @@ def check_victims(
 ) -> None:
     """UserError unless every client has the training images for its victims: batches of its own, clients in turn.
 
-    `shape`: batches are of the support sets of tasks. `summed`: a victim is a batch of every client. `of`: the clients that are
-    attacked, by default all.
+    `shape`: batches are of the support sets of tasks, whose number may depend on the `seed` by which they are dealt out.
+    `summed`: a victim is a batch of every client. `of`: the clients that are attacked, by default all.
     """
     attacked = range(len(federation.clients)) if of is None else of
     if shape is not None:
-        _check_support_sets(federation, victims, batch_size, shape, attacked, summed=summed)
+        _check_support_sets(federation, victims, batch_size, seed, shape, attacked, summed=summed)
         return
     clients = len(attacked)
     sizes = [len(federation.clients[k].train.labels) for k in attacked]
@@ -99,7 +100,14 @@ def check_victims(
 
 
 def _check_support_sets(
-    federation: Federation, victims: int, batch_size: int, shape: TaskShape, attacked: Sequence[int], *, summed: bool
+    federation: Federation,
+    victims: int,
+    batch_size: int,
+    seed: int,
+    shape: TaskShape,
+    attacked: Sequence[int],
+    *,
+    summed: bool,
 ) -> None:
     """UserError unless a support set has so many images, and every attacked client so many sets that share none."""
     if batch_size > shape.support:
@@ -107,7 +115,7 @@ def _check_support_sets(
             f"--batch-size {batch_size} was asked for, but the support set of a {shape.in_words()} task has {shape.support} "
             f"images; lower it to {shape.support}, or raise ways or shots with --set"
         )
-    sizes = [len(_support_sets(federation, k, shape, 0)) for k in attacked]
+    sizes = [len(_support_sets(federation, k, shape, seed)) for k in attacked]
     most = min(sizes) if summed else min(size * len(attacked) + turn for turn, size in enumerate(sizes))
     if victims > most:
         raise UserError(
@@ -139,7 +147,7 @@ def choose_victims(
     the task's labels; tasks share no image. `summed`: a batch of every client for each of the `victims`, so that there are K times
     as many.
     """
-    check_victims(federation, victims, batch_size, shape, summed=summed, of=of)
+    check_victims(federation, victims, batch_size, seed, shape, summed=summed, of=of)
     attacked = range(len(federation.clients)) if of is None else of
     victims = victims * len(attacked) if summed else victims
     each = {k: _batches(federation, k, batch_size, seed, shape) for k in attacked}

@@ -72,3 +72,9 @@ def test_noise_is_drawn_by_part_and_parameter_in_order_and_has_its_standard_devi
     # Of 60,000 draws the deviation is known to 0.3%: 4 standard errors.
     assert float(noise.std()) == pytest.approx(0.3, rel=4 / math.sqrt(2 * 60000))
     assert abs(float(noise.mean())) < 4 * 0.3 / math.sqrt(60000)
+
+
+def test_a_message_is_clipped_where_it_lies():
+    """Clients' networks may lie on a GPU; `meta` tensors lie on no processor."""
+    message = {"classifier": {"weight": torch.ones(3, 2, device="meta")}}
+    assert clipping.clipped(message, 1.0)["classifier"]["weight"].device.type == "meta"

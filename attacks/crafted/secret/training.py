@@ -8,7 +8,8 @@ images but the brightest (the null space), though d(x) is not. Then S_m / t_m is
     1.  cross-entropy + REBUILT ||r(E(x)) - x||^2           over E, C and r: features that give the image back
     2.  cross-entropy + softplus(log sum_{i != b} a_m(x_i)^2 - log a_m(x_b)^2 + MARGIN) + softplus(log FLOOR^2 - log a_m(x_b)^2)
         + HIDDEN softplus(2 log max_i |d(x_i)|^2 / sum_j |d(x_j)|^2)       over C; b: the brightest; j other than i
-The last term is there for clients that compare the gradients of their images: no image may lead before the projection. The
+The last term, which is there of W' d as well, is for clients that compare the gradients of their images: no image may lead
+before the projection. The
 derivatives of 2 pass through d, which is a gradient itself. Batches whose brightest image is hardly brighter are left out.
 
 Garov, Dimitrov, Jovanovic, Vechev: Hiding in Plain Sight: Disguising Data Stealing Attacks in Federated Learning, ICLR 2024, arXiv

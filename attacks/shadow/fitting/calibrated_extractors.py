@@ -70,7 +70,10 @@ def from_known(
     seed: int,
     progress: Progress,
 ) -> dict[int, Fit]:
-    """The fit of every attacked client, from its start; its error is inf where nothing of the client is known."""
+    """The fit of every attacked client, from its start.
+
+    All errors are inf where nothing of one client is known, or a batch of known images cannot be separated.
+    """
     clients = view.clients
     images = known.images.to(view.h)
     rows = {k: torch.nonzero(known.seen.client == k)[:, 0] for k in clients}

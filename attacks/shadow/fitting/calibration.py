@@ -39,7 +39,7 @@ class Fit(NamedTuple):
     """One client's extractor."""
 
     params: Params
-    error: float  # tau of the inversion, of phi E(x) relative to the spread; inf: it is worth nothing
+    error: float  # tau of the inversion, of phi E(x) relative to the spread (of noised features absolute); inf: worth nothing
 
 
 class HeldOut(NamedTuple):

@@ -6,6 +6,8 @@
        before, and how far it is trusted chosen on images left out (held_out.py). Then the images are found again,
        from their features of all rounds so far, each weighed by its extractor's tau:
            min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
+       Under noise the ratio of the rounds' weights is still that of their tau^2, though the noise is in each: a weaker attack
+       than it could be.
 In the attacked round the victims' uploads refine the fit, where that serves the images left out (refinement.py).
 The kept images are never the victims. Where fits do not explain the images that they were not given, the class mean is returned.
 These images are the chain's own: of a start that is no client's it cannot tell, and follows what is not there.

@@ -1,9 +1,9 @@
 """Which fit of a client's extractor is taken, and how far it is trusted: as serves best on images that it was not fitted to.
 
 A fit without some images predicts their features with an error (calibration.py). The errors of an image's features
-are no independent draws, so that the error alone would trust too much. The attacker holds these images: they are inverted through
-the fit with tau at FACTORS times the error, and the fit and factor that bring them nearest are taken, inf, the class mean, among
-them. Of equals the first is taken.
+are no independent draws, so that the error alone would trust too much. The attacker holds these images: one of each fold is
+inverted through the fit with tau at FACTORS times the error, and the fit and factor that bring these nearest are taken, inf, the
+class mean, among them. Of equals the first is taken.
 """
 
 from __future__ import annotations

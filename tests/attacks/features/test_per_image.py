@@ -162,6 +162,12 @@ def test_noised_batches_end_at_the_floor_without_a_descent(name):
     assert [note.split(" into")[0] for note in reconstruction.notes] == [reason]
 
 
+def test_rounded_gradients_are_not_called_defended():
+    seen = shown()
+    (note,) = run(made("oracle"), replace(seen, defense=seen.defense | {"wire": "bf16"})).notes
+    assert note.startswith("2 of 2 batches of 2 images are of rounded gradients and so were not separated")
+
+
 def test_a_broken_batch_is_a_failure_and_changes_no_other():
     seen, attack = shown(), made("oracle")
     gradients = {n: t.clone() for n, t in seen.gradients["classifier"].items()}

@@ -1,5 +1,6 @@
 """An audit of a user's module from gradients or updates to a table: in Python, on the command line, with and without a truth."""
 
+import math
 import re
 import sys
 from dataclasses import replace
@@ -113,6 +114,10 @@ def test_the_true_images_explain_everything_and_others_less(cnn):
 
     assert of(images) == pytest.approx([100, 100], abs=1e-4)
     assert max(of(images.flip(0))) < 99
+    for lost in (torch.inf, -torch.inf, torch.nan):
+        broken = images.clone()
+        broken[1, 0, 0, 0] = lost
+        assert [math.isnan(share) for share in of(broken)] == [False, True]
 
 
 def test_an_update_is_explained_and_matched_by_its_local_steps(cnn, tmp_path):

@@ -130,6 +130,17 @@ def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
         captured(tmp_path / "run", user_modules.mlp(31))
 
 
+def test_weights_whose_broadcast_lacks_a_parameter_are_refused_in_one_line(tmp_path):
+    module = user_modules.mlp()
+    state = module.state_dict()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast({n: t for n, t in state.items() if n != "0.bias"})
+        work = LocalWork.of(torch.optim.SGD(module.parameters(), lr=0.1), steps=1)
+        seen.update(state, client=0, examples=4, local=work)
+    with pytest.raises(UserError, match=r"'0.bias' of the weights before has nothing, but shape \[16\] in the module"):
+        captured(tmp_path / "run", module)
+
+
 WORK = LocalWork(2, 4, "SGD", {"lr": 0.1, "momentum": 0, "weight_decay": 0.01})
 
 
@@ -138,6 +149,13 @@ def test_local_work_of_torchs_optimisers_is_read():
     assert (sgd.steps, sgd.batch, sgd.optimiser) == (2, 4, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.01})
     assert adam.optimiser == {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}
     assert local_steps(replace(WORK, batch_size=8), 8).batch is None
+
+
+def test_a_rate_of_zero_is_refused_in_one_line():
+    with pytest.raises(UserError, match=r"SGD's lr: Input should be greater than 0, but 0\.0 was given"):
+        local_steps(replace(WORK, settings={"lr": 0.0}), 8)
+    with pytest.raises(UserError, match="Adam's lr: Input should be greater than 0"):
+        local_steps(replace(WORK, optimizer="Adam", settings={"lr": 0}), 8)
 
 
 @pytest.mark.parametrize(

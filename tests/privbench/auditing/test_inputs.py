@@ -50,6 +50,8 @@ def test_messages_come_stacked_or_alone_in_both_kinds_of_files(suffix, module, g
 
 def test_an_update_is_the_state_after_less_that_before(module, tmp_path):
     before = written(tmp_path / "before.safetensors", module.state_dict())
+    with pytest.raises(UserError, match="--after names no file"):
+        inputs.updates({}, [], module)
     moved = [{n: t + k for n, t in module.state_dict().items()} for k in (1.0, 2.0)]
     each = [written(tmp_path / f"after{k}.npz", state) for k, state in enumerate(moved)]
     together = written(
@@ -93,6 +95,17 @@ def zeros():
     return file.getvalue()
 
 
+def damaged():
+    """A compressed file whose numbers begin with a kind of block that there is not."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **{"0.weight": np.random.default_rng(0).random((2, 16, 30))})
+    content = bytearray(file.getvalue())
+    head = zipfile.ZipFile(file).infolist()[0].header_offset
+    name, more = (int.from_bytes(content[head + at : head + at + 2], "little") for at in (26, 28))
+    content[head + 30 + name + more] = 0b111
+    return bytes(content)
+
+
 def lying():
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"shape": (2**40,), "fortran_order": False, "descr": "<f8"})
@@ -107,6 +120,7 @@ def lying():
         ("state.npz", member("data.pkl", pickle.dumps({})), "'data.pkl' is no array; a pickle is never read"),
         ("state.npz", member("0.weight.npy", objects()), "holds object, not numbers; a pickle is never read"),
         ("state.npz", member("0.weight.npy", lying()), "does not have the size that it announces"),
+        ("state.npz", damaged(), "is no sound npz file .*invalid block type"),
         ("state.npz", zeros(), "bytes of it announce .*; write it again with numpy.savez"),
         ("state.safetensors", b"\x80\x04", "is no sound safetensors file"),
         ("state.safetensors", (2**60).to_bytes(8, "little") + b"{}", "its header does not fit into the file"),

@@ -1,5 +1,7 @@
 """Tasks have N classes and K images of each, share no image between support and queries, and name their classes anew."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -7,8 +9,10 @@ from privbench.data import client_shares, partition, tasks
 from privbench.data.dataset import Dataset, Domain, sound
 from privbench.data.tasks import TaskShape
 from privbench.errors import UserError
+from privbench.observation import chosen_victims
 from privbench.seeds import stream
 from privbench.types import Images
+from tests.builders.federations import digits_federation
 
 SHAPE = TaskShape(ways=4, shots=3, queries=5, per_client=2, tuning_steps=1)
 LABELS = torch.arange(60) % 6 * 10  # six classes of ten images
@@ -125,3 +129,22 @@ def test_beside_tasks_a_class_is_called_by_its_number_modulo_n():
         for a, b in zip(before[1:], after[1:], strict=True):
             assert torch.equal(b.labels, a.labels % 4)
             assert b.images is a.images
+
+
+def test_as_many_victims_as_are_said_to_be_there_can_be_chosen_whatever_the_seed():
+    """Classes of unequal sizes are grouped by the seed, so that the number of support sets depends on it."""
+    federation = digits_federation((90, 90))
+    shape = TaskShape(ways=4, shots=1, queries=1, per_client=1, tuning_steps=1)
+    counts = set()
+    for seed in range(10):
+        most = 0
+        with suppress(UserError):
+            while True:
+                chosen_victims.check_victims(federation, most + 1, 1, seed, shape)
+                most += 1
+        chosen = chosen_victims.choose_victims(federation, most, 1, seed, shape=shape)
+        assert len(chosen.images) == most
+        counts.add(most)
+        with pytest.raises(UserError, match=f"the clients' images give {most} support sets"):
+            chosen_victims.choose_victims(federation, most + 1, 1, seed, shape=shape)
+    assert len(counts) > 1

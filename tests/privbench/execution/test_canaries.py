@@ -137,3 +137,21 @@ def test_more_canaries_than_parameters_are_refused_in_one_line():
     layers = canaries.CanaryPlaces({"classifier": {"bias": torch.zeros(3)}})
     with pytest.raises(UserError, match="4 canaries need as many parameters, but 3 are trained; take fewer canaries"):
         layers.coordinates(4, stream(0, "places"))
+
+
+def test_a_canary_in_steps_is_released_as_often_as_the_smallest_client_steps(monkeypatch):
+    spec = presets.train_spec(
+        "smoke", "digits", "fedsplit", clients=2, seed=0, defense="gaussian:1.0,clip=1", where="step",
+        changes={"batch": 10, "rounds": 1, "local_epochs": 2},
+    )  # fmt: skip
+    # The first client, of 40 images, takes eight steps a round, the second four: of the second is the claim.
+    setup = harness.prepare(spec, digits_federation((40, 20)), torch.device("cpu"))
+    steps, step = [], type(setup.defense).step
+
+    def counted(self, *given):
+        steps.append(given)
+        return step(self, *given)
+
+    monkeypatch.setattr(type(setup.defense), "step", counted)
+    canaries.one_run(setup, 3, 2)
+    assert len(steps) == 3 * 2 * 4

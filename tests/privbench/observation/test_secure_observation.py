@@ -213,9 +213,9 @@ def test_attacks_on_single_images_are_not_applicable_to_sums():
 
 def test_more_sums_than_the_smallest_client_has_batches_for_are_refused():
     federation = digits_federation(SIZES)
-    chosen_victims.check_victims(federation, 10, 2, summed=True)
+    chosen_victims.check_victims(federation, 10, 2, 0, summed=True)
     with pytest.raises(UserError, match=r"2 images each of every client, but the 3 clients .* have enough for 10"):
-        chosen_victims.check_victims(federation, 11, 2, summed=True)
+        chosen_victims.check_victims(federation, 11, 2, 0, summed=True)
 
 
 def test_the_clock_is_the_run_s(tmp_path):
