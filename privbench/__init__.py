@@ -1,8 +1,8 @@
 """privbench: train a federated method to the end, attack exactly what its server sees, and score the result.
 
 `privbench.attack`, `audit`, `table`, `study`, `train`, `report`, `compare` and `load` do what the commands do (privbench/api.py).
-`privbench.capture` records a user's own training loop (privbench/capture/). Below cli/ and api.py nothing imports attacks/,
-defenses/ or reports/: plug-ins are resolved by name (privbench/registry.py).
+`privbench.capture` records a user's own training loop (privbench/capture/). Below cli/, api.py and auditing/ nothing imports
+attacks/, defenses/ or reports/: plug-ins are resolved by name (privbench/registry.py).
 """
 
 import logging

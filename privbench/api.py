@@ -91,7 +91,10 @@ class Results(Sequence[Record]):
         return pd.DataFrame(rows)
 
     def rounds(self) -> pd.DataFrame:
-        """A row per seed, round and client of training: test accuracy in percent, and the loss of each term."""
+        """A row per seed, round and client of training: test accuracy in percent, and each term's loss.
+
+        Losses of rounds in which not all clients took part are left out.
+        """
         rows: dict[tuple[str, int, int], dict[str, Any]] = {}
         for r in self.records:
             for training in r.training:

@@ -32,7 +32,7 @@ class StageFacts(NamedTuple):
 
     name: str
     trains: tuple[str, ...]
-    reads: Literal["images", "labels", "nothing"]  # of the client's data
+    reads: Literal["images", "labels"]  # of the client's data
     batch: int  # images per step; expected ones under Poisson sampling
     steps: int
 

@@ -249,14 +249,14 @@ class Artifact:
 
 
 class Truth(NamedTuple):
-    """The ground truth of an artifact. Only privbench/scoring/image_scores.py may open it."""
+    """The ground truth of an artifact. Scores and what writes, checks or draws it may open it; no attack gets it."""
 
     images: Tensor  # [V, B, C, H, W] in [0, 1]
     labels: Tensor  # [V, B] int64
 
 
 class Networks(NamedTuple):
-    """The extractor and the classifier of one client."""
+    """Some networks by part, e.g. the extractor and the classifier of one client."""
 
     params: Parts
     buffers: Parts

@@ -38,7 +38,7 @@ def captured(
     batch_size: int | None = None,
     local: LocalSteps | None = None,
 ) -> FromCapture:
-    """A round of a capture, by default its first with messages.
+    """A round of a capture, by default its first.
 
     `batch_size` and the steps `local` behind an update count in place of what the capture says, or does not say, of them.
 
@@ -46,12 +46,10 @@ def captured(
     """
     capture, names = read(folder), Names.of(module)
     _check_module(capture, names)
-    with_messages = [entry.number for entry in capture.rounds if entry.messages]
-    if not with_messages:
+    # Each has a message, as reading makes sure.
+    if not capture.rounds:
         raise UserError(f"{folder} holds no message yet")
-    round_ = capture.round(with_messages[0] if number is None else number)
-    if not round_.messages:
-        raise UserError(f"round {round_.number} of {folder} holds no message")
+    round_ = capture.round(capture.rounds[0].number if number is None else number)
     first = round_.messages[0]
     chosen = [n for n, message in enumerate(round_.messages) if _alike(message, first)]
     messages = [round_.messages[n] for n in chosen]

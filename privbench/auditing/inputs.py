@@ -57,7 +57,7 @@ class Names:
 
     parameters: dict[str, tuple[int, ...]]
     buffers: dict[str, tuple[int, ...]]
-    ignored: frozenset[str]  # counts of batches, which nothing here reads
+    ignored: frozenset[str]  # further names of tied parameters, and counts of batches: nothing here reads them
 
     @staticmethod
     def of(module: nn.Module) -> Names:

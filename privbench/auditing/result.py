@@ -79,7 +79,7 @@ class AuditResult:
     notes: tuple[str, ...]
     folder: Path
     truth: Truth | None = None
-    # Floor -> error in standard deviations of each victim, of vectors.
+    # Floor -> its scores, of vectors.
     feature_floors: dict[str, FeatureScores] | None = None
 
     def __len__(self) -> int:

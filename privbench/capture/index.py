@@ -1,4 +1,4 @@
-"""The index of a capture as JSON, and its strict reading: every field known, typed and bounded before anything is believed.
+"""The index of a capture as JSON; privbench/capture/checking.py reads it strictly.
 
 index.json
   privbench, version    "capture", 1

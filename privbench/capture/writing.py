@@ -31,7 +31,7 @@ from privbench.system.file_headers import HEADER_BYTES, strict_json
 
 LOG = logging.getLogger("privbench")
 # The index is written anew with every round until it has so many rounds, then each time that it has grown by one in so many: so
-# the time that this takes stays in proportion to the rounds. A process that is killed loses that many rounds at most.
+# the time that this takes stays in proportion to the rounds. A process that is killed loses one round in so many, or one.
 INDEX_GROWTH = 64
 
 

@@ -54,7 +54,7 @@ def defaults(name: str, protocol: str = "fedcg") -> tuple[str, int, int]:
     """(how, clients, images of the training set per client) of a data set under a paper's protocol.
 
     A data set of a user's own is laid out IID over four clients. A folder of domains gives one client each; from a folder of
-    classes, half of the images are taken (60% are for training).
+    classes, half of the images are taken (60% are for training), at most 500 a client.
     """
     if name.startswith(registry.FOLDER):
         listing = image_folder.survey(image_folder.path_of(name))

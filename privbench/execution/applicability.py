@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     undefended_batches: bool = False  # gradients of several images must be exact
     # The classifier must be LeNet-5's: it is crafted as three linear layers with sigmoids between them.
     sigmoid_classifier: bool = False
-    plain_private_extractor: bool = False  # the same only of extractors that clients keep
+    plain_private_extractor: bool = False  # as `plain_extractor`, only of extractors that clients keep
     # Of extractors that clients keep, features must lie in a known range, unless a single linear layer takes them.
     placed_features: bool = False
     plain_classifier: bool = False  # the classifier must begin as its backbone's does, not with a bottleneck

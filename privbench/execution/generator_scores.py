@@ -55,7 +55,7 @@ class Generator(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Images of which an attacker asks whether they were trained on: members, then as many non-members in the order of classes."""
+    """Images of which an attacker asks whether they were trained on: members and as many non-members, each of a member's class."""
 
     members: Batch
     non_members: Batch

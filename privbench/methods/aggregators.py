@@ -2,7 +2,7 @@
 
     ave   the average alone
     kd    FedCG's distillation of the clients' ensemble (FedCG Eq. 5-6)
-    kdc   FedMD-CG's crossed distillation with label counts (FedMD-CG Eq. 10-12)
+    kdc   FedMD-CG's crossed distillation with label counts (FedMD-CG Eq. 10-11)
 
 All draw z ~ N(0, I); kd draws y ~ Uniform{classes}, kdc draws y^ ~ p(y). The student runs in train mode (so its classifier
 drops features where there is dropout, the same in all terms of a step), the clients' networks in eval mode.
@@ -77,7 +77,7 @@ def distillation_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor
 def crossed_distillation_loss(
     nets: Nets, batch: MiniBatch, clock: RoundClock, *, terms: Sequence[str] = CROSSED
 ) -> Tensor:
-    """L_kl1 + L_kl2 + L_kl3 (FedMD-CG Eq. 10-12), each sum_i tau_{i,y} KL(. || C_i(G_i(z,y))), mean over the batch.
+    """L_kl1 + L_kl2 + L_kl3 (FedMD-CG Eq. 10-11), each sum_i tau_{i,y} KL(. || C_i(G_i(z,y))), mean over the batch.
 
     kl1 crosses nothing: C(G); kl2 trains C on the clients' features: C(G_i); kl3 trains G against their classifiers: C_i(G).
     tau_{i,y} = n_i^y / sum_j n_j^y.

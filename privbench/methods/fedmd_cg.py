@@ -1,13 +1,13 @@
 """FedMD-CG: two-stage distillation at the client, with a local generator, and crossed distillation at the server.
 
-FedMD-CG, Eq. 1-12, in the notation of this suite: E_i, C_i the client's extractor and classifier (the paper's F_i and D_i), G_i its
+FedMD-CG, Eq. 1-11, in the notation of this suite: E_i, C_i the client's extractor and classifier (the paper's F_i and D_i), G_i its
 generator, G the broadcast one. Clients also upload their label counts n_i^y, and the server sends their sum.
 
     client 1, over (E_i, C_i): CE(C_i(E_i(x)), y) + l1 CE(C_i(G(z^,y^)), y^) + l2 ||E_i(x) - G(z,y)||^2
                                + l3 KL(C_i(E_i(x)) || C_i(G(z,y)))            l1, l2, l3 = lambda ((r-1)/R)^d     (1-4)
     client 2, over G_i:        KL(C_i(G_i(z,y)) || C_i(E_i(x))) + l4 ||G_i(z,y) - E_i(x)||^2
                                + l5 CE(C_i(G_i(z,y)), y) + l6 L_div                                                (5-9)
-    server, over (G, C):       weighted average, then kl1 + kl2 + kl3 (privbench/methods/aggregators.py)         (10-12)
+    server, over (G, C):       weighted average, then kl1 + kl2 + kl3 (privbench/methods/aggregators.py)         (10-11)
 
 `without` switches terms off by name, e.g. without=kl_local,kl2:
     cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11; kdc)

@@ -1,6 +1,6 @@
 """An artifact and its truth on disk: an observation of one round, one client or all behind each message, and a file apart from it.
 
-observation/                   what the server saw (privbench/observation_format)
+observation/                   what the server saw (privbench/observation/format/)
 observation-truth.safetensors  the victims' images and labels by round and table of messages, and the id of the observation
 """
 

@@ -4,8 +4,8 @@ known     k images of each attacked client, their pixels known exactly or with a
 rounds    n images of each attacked client, whose uploads the server kept from every round that it observed; nobody knows them
 
 Both are training images of the client, drawn from the run's seed by a name of their own. An image that is the same picture as a
-victim of the client is left out. So more victims, or a longer row of known images, change nothing about the first ones, but for
-those that have become victims.
+victim of the client is left out. So more victims, or a longer row of known images, change nothing about which images come first,
+but for those that have become victims.
 """
 
 from __future__ import annotations

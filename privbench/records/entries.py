@@ -214,7 +214,9 @@ class GeneratorScores(StrictModel):
 class RealImages(StrictModel):
     """What real images of a client give in place of generated ones."""
 
-    accuracy: float | None  # percent, of the same classifier trained on its training images; None without test images
+    accuracy: (
+        float | None
+    )  # percent, of the same classifier trained on its training images; None where nothing was trained
     manifolds: Manifolds  # of its training images
 
 
@@ -231,7 +233,7 @@ class SeedResult(StrictModel):
     """What one seed gave."""
 
     seed: int
-    accuracy: list[float]  # percent, per client, each personal model at its best validation round
+    accuracy: list[float]  # percent, per client, each measured model at its best validation round
     label_counts: list[list[int]]  # training images: client, class
     training: SeedTraining
     # Of each client, where the defence guarantees something; not written elsewhere.

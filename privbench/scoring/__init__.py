@@ -1,4 +1,4 @@
-"""Scores of reconstructed images, the statistics over victims, and metrics of classifiers. Nothing else reads the truth.
+"""Scores of reconstructed images, the statistics over victims, and metrics of classifiers.
 
 May import data/ and what stands below it; knows no method and no attack.
 """

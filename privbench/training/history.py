@@ -57,7 +57,8 @@ class Round(StrictModel):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
     round: int  # from 1
-    # By stage, mean over its last epoch; one entry per client that took part, or one of the server.
+    # By stage, mean over its last epoch; one entry per client that took part (all, of what is trained to be measured), or one of
+    # the server.
     loss: dict[str, list[float | None]]
     validation_accuracy: list[float]  # percent, of the measured models, as the next
     test_accuracy: list[float]

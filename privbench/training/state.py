@@ -50,7 +50,7 @@ class Moments(NamedTuple):
 
 @dataclass
 class Replica:
-    """One client's or server's networks with their optimiser state; values are replaced, never changed in place."""
+    """One client's or server's networks with their optimiser state; networks are replaced, never changed in place."""
 
     params: Parts
     buffers: Parts
@@ -84,7 +84,7 @@ class State:
     """One seed's training after `round` complete rounds."""
 
     round: int
-    server: Replica  # the broadcast networks: the method's shared parts
+    server: Replica  # the broadcast networks: the method's shared parts, and those that it serves
     clients: list[Replica]
     uploads: list[tuple[Parts, Parts]]  # shared parts as each client last sent them
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry per round

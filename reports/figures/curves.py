@@ -64,7 +64,7 @@ def series(r: Record, quantity: Quantity) -> list[tuple[float, float]]:
 
 
 def report(records: Sequence[Record], names: Sequence[str], title: str) -> Report:
-    """The first, best and last value of every curve; every round in the numbers."""
+    """The first, lowest, highest and last value of every curve; every round in the numbers."""
     forms, numbers = [], []
     for key in grouping.settings(records):
         for name in names:

@@ -180,7 +180,7 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
 def no_control(
     column: Sequence[AttackRecord], of_group: Sequence[AttackRecord]
 ) -> list[tuple[AttackRecord, CheckMessage]]:
-    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
+    """The strongest attack of a column without an oracle, where `of_group` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
     if not attacks or any(r.knowledge.rung == ORACLE for r in attacks):
         return []

@@ -17,7 +17,7 @@ CHANNELS = 64  # of an image: 3 of a photograph, 13 of a satellite's
 SIDE = 1_024  # of an image, in pixels
 BATCH_SIZE = 4_096  # images behind one message
 # What an attack returns is one image for every image behind a message: 4 GiB of float32. 64 victims of 16 images of 3x64x64 take
-# 2^24 numbers.
+# some 2^24 numbers.
 PIXELS = 2**30
 STEPS = 100_000  # local steps behind an update, which some attacks repeat; 20 epochs of 60,000 images in batches of 16 are 75,000
 IMITATED = 1_000_000  # features of a generator behind a message

@@ -273,7 +273,8 @@ class Origin(_Strict):
     run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
     seed: Annotated[int, Field(ge=0)]
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=4_096)]  # as specifications name it
-    # Its name in privbench/records/store.py: run, round, victims, batch size, local steps, what was crafted.
+    # Its name in privbench/records/store.py: run, round, victims, batch size, local steps, number format, known labels,
+    # what was crafted.
     artifact: Text
 
 
