@@ -2,8 +2,8 @@
 
 The paper does not say whether noise enters every local step's gradient or the uploaded update; `where` selects it. The
 default is "update". There it costs the personal model less accuracy than is printed, because that is trained again after every
-broadcast (docs/results/published-cifar10.md). Noise on every step leaves chance on `digits`, and on CIFAR-10 at the paper's rate
-(docs/appendix/metrics.md). The attacked gradient gets noise of the same variance either way.
+broadcast (docs/results/published-cifar10.md). Noise on every step costs far more than is printed (docs/appendix/metrics.md). The
+attacked gradient gets noise of the same variance either way.
 As in the paper nothing is clipped, so no (epsilon, delta) follows: a table may print sigma^2 and must not call it epsilon. With
 `clip` the norm of what is noised is bounded first, over all shared parts at once, and a guarantee for the whole client follows.
 """

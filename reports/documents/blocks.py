@@ -34,6 +34,7 @@ from reports.documents.table_names import (
     LADDERS,
     LEFT_OUT,
     META,
+    NOISE_ON_STEPS,
     OFFICE,
     OFFICE_FURTHER,
     OFFICE_TRAINED,
@@ -44,7 +45,7 @@ from reports.documents.table_names import (
     SECURE_GAN,
     TRAINED,
 )
-from reports.records.labels import cell_place, round_text
+from reports.records.labels import cell_place, round_text, unique
 from reports.records.measured import Measured
 from reports.tables import (
     attack_table,
@@ -54,6 +55,7 @@ from reports.tables import (
     nearest,
     render,
     report_files,
+    sentences,
     variants,
 )
 from reports.tables.report import Report
@@ -171,7 +173,8 @@ def _checks_of_clients(records: Sequence[AttackRecord]) -> str:
 
 def _published_runs(root: Path) -> str:
     """How far the runs of the published settings are, from every table that has some."""
-    return published_runs.table(published.read_all(root, (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER)))
+    names = (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER, NOISE_ON_STEPS)
+    return published_runs.table(published.read_all(root, names))
 
 
 def _office_with_all_seeds(root: Path) -> list[Record]:
@@ -184,6 +187,21 @@ def _office_orderings(root: Path) -> str:
     records = _office_with_all_seeds(root)
     most = max(len(r.seeds) for r in records)
     return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
+
+
+def _places_of_noise(root: Path) -> str:
+    """Accuracy of FedAvg at the published schedule without noise, with noise on updates and on every step.
+
+    A table for each data set on which noise on every step was run.
+    """
+    names = (NOISE_ON_STEPS, OFFICE, OFFICE_FURTHER, OFFICE_TRAINED, CIFAR10)
+    records = [r for r in published.read_all(root, names) if r.cell.train.method == "fedavg"]
+    on_steps = [r for r in records if r.cell.train.where == "step"]
+    tables = []
+    for dataset in unique(r.cell.train.dataset for r in on_steps):
+        of_data_set = model_accuracy.with_all_seeds([r for r in records if r.cell.train.dataset == dataset])
+        tables.append(f"On `{dataset}`:\n\n{model_accuracy.over_seeds(of_data_set, TABLES)}")
+    return "\n\n".join([*tables, f"Noise on every step: {sentences.machines(on_steps)}."])
 
 
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
@@ -266,6 +284,7 @@ BLOCKS: Blocks = {
     f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(
         OFFICE_TRAINED, findings.beside_printed, findings.UNTRAINED
     ),
+    NOISE_ON_STEPS: _places_of_noise,
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
 }

@@ -14,6 +14,8 @@ OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
     "published-office10-ladder",
     "published-office10-further",
 )
+# FedAvg by that schedule under noise on every local step.
+NOISE_ON_STEPS = "noise-on-steps"
 # What the ladder leaves out by default, on the private extractors of `digits`.
 LEFT_OUT = "ladder-left-out"
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
