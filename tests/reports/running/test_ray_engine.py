@@ -171,6 +171,8 @@ def test_a_result_that_came_meanwhile_stays_and_is_named(local, tmp_path):
 
 
 def test_names_that_the_user_trusts_travel(local, tmp_path, monkeypatch):
+    # Modules of tests that ran before may have added names of their own.
+    monkeypatch.setattr(trust, "_names", set())
     trust.add("package.module:Attack")
     order = ray_task.order(cell_jobs.trials_of(local[0], tmp_path, None, "cpu")[0], {})
     monkeypatch.setattr(trust, "_names", set())
