@@ -158,13 +158,15 @@ def folded(reconstruction: Reconstruction, batch: int) -> Reconstruction:
 
 def _note(artifact: Artifact, failed: int) -> str:
     """What a reader must know of the batches that were not explained."""
-    why = "could not be"
-    if not disaggregation.possible(artifact):
-        exact = described.is_exact(artifact.defense)
-        what = "gradients of which no layer shows so many features" if exact else "defended gradients"
-        what = "rounded gradients" if "wire" in artifact.defense and artifact.defense["name"] == "none" else what
-        why = f"are of {what} and so were not"
+    why = "could not be" if disaggregation.possible(artifact) else f"are of {_unlike(artifact)} and so were not"
     return (
         f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; for "
         "these the attack returns the class means, or grey without auxiliary images"
     )
+
+
+def _unlike(artifact: Artifact) -> str:
+    """What keeps the gradients from being separated at all."""
+    if described.is_exact(artifact.defense):
+        return "gradients of which no layer shows so many features"
+    return "rounded gradients" if artifact.defense.get("name", "none") == "none" else "defended gradients"
