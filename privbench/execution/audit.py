@@ -53,9 +53,11 @@ def audited(setup: Setup, rounds: int, number: int, single_releases: int = SINGL
     Of several defences it is of the one that guarantees something: what it releases, before the others act on that.
     """
     setup = replace(setup, defense=setup.defense.mechanism)
-    sizes = [defended.examples(setup.method, labels) for labels in setup.labels]
-    k = sizes.index(min(sizes))
-    part, claim = participation.rounds_of(setup.method, k, len(sizes), rounds), defended.guarantees(setup, rounds)[k]
+    k, _ = defended.smallest_client(setup.method, setup.labels)
+    part, claim = (
+        participation.rounds_of(setup.method, k, len(setup.labels), rounds),
+        defended.guarantees(setup, rounds)[k],
+    )
     single = canaries.guarantee_of_single(setup)
     if claim is None or not part or single is None or not math.isfinite(claim.epsilon):
         return None

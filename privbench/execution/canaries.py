@@ -150,9 +150,8 @@ def one_run(setup: Setup, canaries: int, rounds: int) -> CanaryScores:
 
 
 def _of_images(setup: Setup, took_part: Tensor, rounds: int, rng: torch.Generator) -> CanaryScores:
-    sizes = [defended.examples(setup.method, labels) for labels in setup.labels]
-    k = sizes.index(min(sizes))
-    audited = WithCanaries(setup.defense, sizes[k], took_part, torch.zeros(len(took_part)), rng, {})
+    k, size = defended.smallest_client(setup.method, setup.labels)
+    audited = WithCanaries(setup.defense, size, took_part, torch.zeros(len(took_part)), rng, {})
     alone = replace(
         setup,
         defense=audited,
@@ -196,7 +195,7 @@ def _released(setup: Setup, k: int, sent: Parts, rounds: int) -> list[Parts]:
     if "step" not in setup.defense.places:
         raise UserError("the defence acts neither on images nor on what is sent, so that it has no place for canaries")
     # The claim that is tested is that client's (audit.py).
-    examples = min(defended.examples(setup.method, labels) for labels in setup.labels)
+    _, examples = defended.smallest_client(setup.method, setup.labels)
     stages = defended.facts(setup.method, setup.spec.schedule, examples, rounds, False).stages
     each = []
     for round_ in range(1, rounds + 1):

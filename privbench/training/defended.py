@@ -44,6 +44,12 @@ def examples(method: Method, labels: Tensor) -> int:
     return len(labels) if method.client_tasks is None else tasks.smallest_pool(labels, method.client_tasks)
 
 
+def smallest_client(method: Method, labels: Sequence[Tensor]) -> tuple[int, int]:
+    """(the client with the fewest examples, how many it has), of all clients' training labels; the first of equals."""
+    sizes = [examples(method, each) for each in labels]
+    return sizes.index(min(sizes)), min(sizes)
+
+
 def planned(spec: TrainSpec, method: Method, model: Model, sizes: Sequence[int]) -> tuple[Defense, Model]:
     """(the defence of a run with its noise solved for, the networks that train under it); `sizes`: each client's `examples`.
 
