@@ -1,5 +1,6 @@
 """Layers written as pure functions: convolutions as matrix products, with derivatives of their own where those are quicker."""
 
+import inspect
 import math
 from typing import Any
 
@@ -46,7 +47,20 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     return product
 
 
-class Product(torch.autograd.Function):
+class Function(torch.autograd.Function):
+    """A function with a derivative of its own.
+
+    torch binds the arguments of each call to the signature of `forward`. Read once per class, not once per call, it saves
+    a twentieth of FedCG's training (docs/appendix/performance_log.md).
+    """
+
+    def __init_subclass__(cls) -> None:
+        """inspect.signature returns a `__signature__` that is there."""
+        super().__init_subclass__()
+        cls.forward.__signature__ = inspect.signature(cls.forward)  # type: ignore[attr-defined]
+
+
+class Product(Function):
     """x W with derivatives of any order, alone and under vmap."""
 
     @staticmethod
@@ -104,7 +118,7 @@ def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     return added.permute(0, 3, 1, 2)
 
 
-class Patches(torch.autograd.Function):
+class Patches(Function):
     """What a 2x2 kernel sees at each of its places: [B, s, s, i] -> [B, s-1, s-1, 4 i]; the transpose of Overlap."""
 
     generate_vmap_rule = True
@@ -125,7 +139,7 @@ class Patches(torch.autograd.Function):
         return added
 
 
-class Overlap(torch.autograd.Function):
+class Overlap(Function):
     """Adds up 2x2 pieces where they overlap: [B, s, s, 4 o] -> [B, s+1, s+1, o]; in the order of torch's fold."""
 
     generate_vmap_rule = True

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from privbench.networks.layers import times
+from privbench.networks.layers import Function, times
 from privbench.tensors import Params
 
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
@@ -107,7 +107,7 @@ def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Te
     return iteration.u @ (matrix @ iteration.v), iteration.u
 
 
-class SpectralProduct(torch.autograd.Function):
+class SpectralProduct(Function):
     """y = x W' / sigma for H batches of rows, each with a sigma of its own: [H, M, k], [o, k] -> [H, M, o].
 
     Takes the power iterations' u [H, o], v [H, k] and sigma [H]; sigma's derivative over W is in the one over W, as H further
