@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from privbench import data, registry
+from privbench import data, registry, written_defense
 from privbench.data import client_shares, partition
 from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
 from privbench.errors import UserError
@@ -134,6 +134,9 @@ def train_spec(
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    if not written_defense.has_place([chosen.get("defense", "none")]):
+        # It would name the same run twice.
+        chosen.pop("where", None)
     usual = OF_METHOD.get(method, "fedcg") if preset in AS_PUBLISHED else "fedcg"
     protocol = chosen.get("protocol", usual)
     if protocol not in PROTOCOLS:

@@ -99,7 +99,7 @@ def _ended(store: Store, jobs: Mapping[str, cell_jobs.Trial], bars: JobBars, tit
 def absent_data(
     store: Store, cells: Sequence[CellSpec], data_dir: Path | None, *, fetch: bool = True
 ) -> dict[str, str]:
-    """Of each data set that unrecorded cells need and that is not there, how to get it.
+    """Of each data set that unrecorded cells need and that is not there, how to get it; of one of unknown code, that it is.
 
     Where files are missing, the data set is tried all the same: it may download itself, or the chosen domains may be there. Without
     `fetch` nothing is tried, and chosen domains count as there.
@@ -117,14 +117,13 @@ def absent_data(
             or (domains and not fetch)
         ):
             continue
-        if not any(line.startswith("missing") for line in data.check(name, data_dir)):
-            present.add(name)
-            continue
-        if not fetch:
-            reasons[name] = f"`privbench data check {name}` says which files go where"
-            continue
         try:
-            federation.read(name, data_dir, domains, cell.train.image_size)
+            if not any(line.startswith("missing") for line in data.check(name, data_dir)):
+                present.add(name)
+            elif fetch:
+                federation.read(name, data_dir, domains, cell.train.image_size)
+            else:
+                reasons[name] = f"`privbench data check {name}` says which files go where"
         except UserError as error:
             reasons[name] = str(error)
     return reasons

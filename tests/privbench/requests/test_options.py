@@ -77,8 +77,13 @@ def test_other_choices_reach_the_specification():
     assert specification(protocol="nfl-cgan").protocol == "nfl-cgan"
     assert specification(flip=False).flip is False
     assert specification(measured="broadcast").measured == "broadcast"
-    assert specification(where="step").where == "step"
     assert specification({"set_": ["mu=0.5"], "method": "fedprox"}).method_settings == {"mu": 0.5}
+
+
+def test_where_a_defence_acts_is_said_only_of_one_that_has_the_choice():
+    run, training = RunOptions(dataset="digits"), TrainingOptions(preset="smoke", where="step")
+    assert specifications.train_spec(run, training, "gaussian:1").where == "step"
+    assert specifications.train_spec(run, training, "none") == specification()
 
 
 def test_a_field_given_twice_is_refused():

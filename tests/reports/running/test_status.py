@@ -117,6 +117,13 @@ def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
     assert study_run.absent_data(store, missing, None) == {}
 
 
+def test_cells_on_a_data_set_of_unknown_code_stop_no_others(cells, tmp_path):
+    unknown = cells[0].model_copy(update={"train": cells[0].train.model_copy(update={"dataset": "strange:load"})})
+    states = study_run.execute([unknown, cells[0]], tmp_path, None, "cpu")
+    assert [state.word for state in states] == [status.NO_DATA, status.DONE]
+    assert "add --trust strange:load" in states[0].why
+
+
 def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
     study = definition.read("accuracy")
     cells = study_cells.of(study, "smoke", [("cifar10", None)], methods=["local"])
