@@ -275,6 +275,7 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"truth": (torch.rand(3, 3, 32, 32), None)}, "the truth of 2 message"),
         ({"head": ["fc9"]}, "the module has no submodule 'fc9'"),
         ({"extractor": ["conv9"]}, "the module has no submodule 'conv9'"),
+        ({"extractor": "conv9"}, "the module has no submodule 'conv9'"),
         ({"extractor": ["conv1", "fc1"]}, "'fc1' is declared as the extractor's, but the head holds it"),
         ({"gradients": {"fc3.bias": None}}, "holds no tensor of the module"),
         ({"auxiliary": (torch.rand(4, 1, 32, 32), torch.zeros(4))}, "auxiliary images should be"),
