@@ -134,9 +134,6 @@ def train_spec(
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    if not written_defense.has_place([chosen.get("defense", "none")]):
-        # It would name the same run twice.
-        chosen.pop("where", None)
     usual = OF_METHOD.get(method, "fedcg") if preset in AS_PUBLISHED else "fedcg"
     protocol = chosen.get("protocol", usual)
     if protocol not in PROTOCOLS:
@@ -159,7 +156,9 @@ def train_spec(
         "protocol": protocol,
         "schedule": changed(schedule, changes),
     }
-    return checked(TrainSpec, fields)
+    spec = checked(TrainSpec, fields)
+    # A place that the defence does not have would give one run two names.
+    return spec if written_defense.has_place([spec.defense]) else spec.model_copy(update={"where": "update"})
 
 
 def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
