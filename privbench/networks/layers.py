@@ -197,4 +197,7 @@ def within(x: Tensor, limits: tuple[float, float]) -> Tensor:
 def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:
     """torch's default for linear and convolution layers: uniform in +-1/sqrt(fan_in)."""
     bound = 1 / math.sqrt(fan_in)
-    return (2 * torch.rand(shape, generator=rng) - 1) * bound
+    drawn = torch.rand(shape, generator=rng)
+    if drawn.is_meta:  # shapes alone are asked for, and arithmetic without numbers takes seconds to import
+        return drawn
+    return (2 * drawn - 1) * bound

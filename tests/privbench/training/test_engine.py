@@ -105,8 +105,9 @@ def test_seeds_with_clients_of_other_sizes_are_averaged_by_their_own_weights():
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcg"])
 def test_ragged_clients_stacked_equal_each_alone(method):
-    sizes = (37, 16, 5)  # three steps, one step, and fewer images than a batch
-    alone, stacked = (trained(method, e, sizes=sizes, flip=True, rounds=1)[0] for e in ("alone", "stacked"))
+    sizes = (18, 8, 3)  # three steps, one step, and fewer images than a batch
+    how = {"sizes": sizes, "flip": True, "rounds": 1, "changes": {"batch": 8}}
+    alone, stacked = (trained(method, e, **how)[0] for e in ("alone", "stacked"))
     assert distance(alone, stacked) < 1e-8
     steps = [client.moments["task"].steps for client in stacked.clients]
     assert steps == [3, 1, 1]
@@ -162,9 +163,9 @@ def test_each_replica_counts_its_own_adam_steps():
 @pytest.mark.parametrize("method", ["fedavg", "fedsplit", "fedcg"])
 def test_two_rounds_equal_a_plain_torch_loop(method):
     """The reference path: torch.nn layers, torch.optim.Adam, one client after another."""
-    changes = {"local_epochs": 2, "generator_epochs": 1, "server_steps": 2}
+    changes = {"local_epochs": 2, "generator_epochs": 1, "server_steps": 2, "batch": 8}
     each = presets.train_spec("smoke", "digits", method, clients=2, changes=changes)
-    setup = harness.prepare(each, digits_federation((20, 33)), torch.device("cpu"))
+    setup = harness.prepare(each, digits_federation((10, 17)), torch.device("cpu"))
     state = harness.initial(setup)
     reference = plain.Training(setup, state)
     begin = dict(state.server.params)
