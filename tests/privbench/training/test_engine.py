@@ -9,7 +9,7 @@ from privbench.training import federation as federations
 from privbench.training import harness, phase_plans
 from privbench.training.engine import adam, sgd
 from privbench.training.state import Moments
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -48,16 +48,8 @@ def trained(
     setups = [harness.prepare(each, federation, torch.device("cpu")) for each in specs]
     states = [harness.initial(setup) for setup in setups]
     for _ in range(rounds):
-        train(setups, states, execution)
+        learn_round(setups, states, execution)
     return states
-
-
-def train(setups, states, execution):
-    """A round without its evaluation, which changes no network and takes longer than training so few images."""
-    harness.learn(setups, states, execution)
-    harness.measure(setups, states, execution)
-    for state in states:
-        state.round += 1
 
 
 def networks(state):
@@ -96,10 +88,10 @@ def test_seeds_with_clients_of_other_sizes_are_averaged_by_their_own_weights():
     sizes = ((20, 40), (40, 10))
     setups = [harness.prepare(e, digits_federation(n), torch.device("cpu")) for e, n in zip(each, sizes, strict=True)]
     states = [harness.initial(setup) for setup in setups]
-    train(setups, states, "stacked")
+    learn_round(setups, states, "stacked")
     for seed, state in enumerate(states):
         alone = harness.initial(setups[seed])
-        train([setups[seed]], [alone], "alone")
+        learn_round([setups[seed]], [alone], "alone")
         assert distance(state, alone) < 1e-8
 
 
@@ -170,7 +162,7 @@ def test_two_rounds_equal_a_plain_torch_loop(method):
     reference = plain.Training(setup, state)
     begin = dict(state.server.params)
     for _ in range(2):
-        train([setup], [state], "alone")
+        learn_round([setup], [state], "alone")
         reference.round()
     assert relative_gap(begin, state.server.params) > 1e-2
     for replica, modules in [(state.server, reference.server), *zip(state.clients, reference.clients, strict=True)]:
