@@ -103,8 +103,8 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
     runs = tmp_path / "runs"
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    # Trained for one round by half of the clients: what is asked, not what comes out.
-    out = output_of(f"{ran} --rounds 1 --clients 2")
+    # Trained for one round: what is asked, not what comes out.
+    out = output_of(f"{ran} --rounds 1")
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()
