@@ -11,6 +11,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as bench
+from reports.running import study_plan
+from reports.studies import definition
 from tests import portable
 
 # What stands in for the environment's programs. Those that import torch only note what they were asked, and the tests ask the
@@ -99,11 +101,20 @@ def test_ray_runs_nothing_where_all_is_installed(make):
     assert make("ray")[1] == []
 
 
-def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, output_of, tmp_path):
+# In a small form with the table's first column alone, trained for one round.
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["a column", "whole"])
+def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(
+    whole, make, output_of, tmp_path, monkeypatch
+):
     runs = tmp_path / "runs"
+    if not whole:
+        study = definition.read("attack-table")
+        monkeypatch.setattr(
+            study_plan.definition, "read", lambda _: study.model_copy(update={"column": study.column[:1]})
+        )
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    out = output_of(f"{ran}")
+    out = output_of(ran if whole else f"{ran} --rounds 1")
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()

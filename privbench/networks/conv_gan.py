@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import as_matrix, conv_transpose2x2, patches2x2, within
+from privbench.networks.layers import as_matrix, conv_transpose2x2, normal_init, patches2x2, within
 from privbench.networks.normalisation import SpectralProduct, named_norm, norm_init, power_iteration, spectral_norm
 from privbench.tensors import Params
 
@@ -40,7 +40,7 @@ KERNELS = {  # side s of the features -> (kernel, stride, padding) of G's convol
 
 def _norm_init(name: str, width: int, rng: torch.Generator, norm: str = "batch") -> tuple[Params, Params]:
     params, buffers = norm_init(name, width, norm)
-    return params | {f"{name}.weight": 1 + 0.02 * torch.randn(width, generator=rng)}, buffers
+    return params | {f"{name}.weight": normal_init((width,), rng, 0.02, mean=1.0)}, buffers
 
 
 def _norm(x: Tensor, name: str, params: Params, buffers: Params, train: bool) -> tuple[Tensor, Params]:
@@ -59,11 +59,11 @@ class Generator:
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """Weights N(0, 0.02), as the reference implementation."""
-        params: Params = {"embed.weight": torch.randn(self.classes, self.classes, generator=rng)}
+        params: Params = {"embed.weight": normal_init((self.classes, self.classes), rng)}
         buffers: Params = {}
         widths = (NOISE_DIM + self.classes, 512, 256, 128, self.channels)
         for i, (kernel, _, _) in enumerate(KERNELS[self.side]):
-            params[f"up{i}.weight"] = 0.02 * torch.randn(widths[i], widths[i + 1], kernel, kernel, generator=rng)
+            params[f"up{i}.weight"] = normal_init((widths[i], widths[i + 1], kernel, kernel), rng, 0.02)
             if i < 3:
                 more, state = _norm_init(f"norm{i}", widths[i + 1], rng)
                 params |= more
@@ -100,12 +100,13 @@ class Discriminator:
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """Weights N(0, 0.02); the spectral-norm vectors u are unit Gaussian directions."""
-        params: Params = {"embed.weight": torch.randn(self.classes, self.classes, generator=rng)}
+        params: Params = {"embed.weight": normal_init((self.classes, self.classes), rng)}
         buffers: Params = {}
         widths = (self.channels + self.classes, 128, 256, 512, 1)
         for i, (kernel, _, _) in enumerate(reversed(KERNELS[self.side])):
-            params[f"down{i}.weight"] = 0.02 * torch.randn(widths[i + 1], widths[i], kernel, kernel, generator=rng)
-            buffers[f"down{i}.u"] = F.normalize(torch.randn(widths[i + 1], generator=rng), dim=0)
+            params[f"down{i}.weight"] = normal_init((widths[i + 1], widths[i], kernel, kernel), rng, 0.02)
+            u = normal_init((widths[i + 1],), rng)
+            buffers[f"down{i}.u"] = u if u.is_meta else F.normalize(u, dim=0)
             if i < 3:
                 more, state = _norm_init(f"norm{i}", widths[i + 1], rng, self.norm)
                 params |= more

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from privbench.networks.layers import normal_init
 from privbench.networks.normalisation import named_norm, norm_init
 from privbench.tensors import Params
 
@@ -44,12 +45,10 @@ class Generator:
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """Weights N(0, 0.02)."""
-        params: Params = {
-            "fc.weight": DEVIATION * torch.randn(WIDTHS[0] * FIRST**2, NOISE_DIM + self.classes, generator=rng)
-        }
+        params: Params = {"fc.weight": normal_init((WIDTHS[0] * FIRST**2, NOISE_DIM + self.classes), rng, DEVIATION)}
         buffers: Params = {}
         for i, (before, after) in enumerate(zip(WIDTHS, (*WIDTHS[1:], self.channels), strict=True)):
-            params[f"up{i}.weight"] = DEVIATION * torch.randn(before, after, 4, 4, generator=rng)
+            params[f"up{i}.weight"] = normal_init((before, after, 4, 4), rng, DEVIATION)
             more, state = norm_init(f"norm{i}", before)
             params |= more
             buffers |= state
@@ -86,15 +85,15 @@ class Discriminator:
         params: Params = {}
         widths = (self.channels, *reversed(WIDTHS))
         for i, (before, after) in enumerate(pairwise(widths)):
-            params[f"down{i}.weight"] = DEVIATION * torch.randn(after, before, 4, 4, generator=rng)
+            params[f"down{i}.weight"] = normal_init((after, before, 4, 4), rng, DEVIATION)
             if i:
                 params |= norm_init(f"norm{i}", after, "group")[0]
             else:
                 params[f"down{i}.bias"] = torch.zeros(after)
         width = WIDTHS[0] * FIRST**2
-        params["fc.weight"] = DEVIATION * torch.randn(1, width, generator=rng)
+        params["fc.weight"] = normal_init((1, width), rng, DEVIATION)
         params["fc.bias"] = torch.zeros(1)
-        params["embed.weight"] = DEVIATION * torch.randn(self.classes, width, generator=rng)
+        params["embed.weight"] = normal_init((self.classes, width), rng, DEVIATION)
         return params, {}
 
     def apply(

@@ -196,5 +196,20 @@ def within(x: Tensor, limits: tuple[float, float]) -> Tensor:
 
 def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:
     """torch's default for linear and convolution layers: uniform in +-1/sqrt(fan_in)."""
+    if _draws_nothing():
+        return torch.empty(shape)
     bound = 1 / math.sqrt(fan_in)
     return (2 * torch.rand(shape, generator=rng) - 1) * bound
+
+
+def normal_init(shape: tuple[int, ...], rng: torch.Generator, deviation: float = 1.0, mean: float = 0.0) -> Tensor:
+    """Normal of that deviation around a mean."""
+    if _draws_nothing():
+        return torch.empty(shape)
+    drawn = deviation * torch.randn(shape, generator=rng)
+    return mean + drawn if mean else drawn
+
+
+def _draws_nothing() -> bool:
+    """Whether tensors have shapes alone, on the default device: to draw and to scale there takes torch seconds to import."""
+    return torch.empty(0).is_meta

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache, partial
 from typing import Any, TypedDict, Unpack
 
 from privbench import presets, registry, spec
@@ -50,6 +51,7 @@ def of(
     if preset != "smoke":
         amount["seeds"] = amount["seeds"] or (study.seeds and max(study.seeds, len(presets.SEEDS[preset])))
         amount["victims"] = amount["victims"] or (study.victims and max(study.victims, presets.VICTIMS[preset]))
+    variants_of = cache(partial(_variants_of, study))
     specs = [
         cell
         for data, domains in _data(study, preset, datasets)
@@ -59,7 +61,7 @@ def of(
         for point in sweeps.points(study.sweep, column.method, column.defense)
         for train in _trainings(study, preset, data, domains, omega, column, choices.get("choices", {}), point)
         for cell in _of_training(
-            study, preset, column, train, _of_column(amount, column, preset, choices), choices, point
+            study, preset, column, train, _of_column(amount, column, preset, choices), choices, point, variants_of
         )
     ]
     return list({cell.id: cell for cell in specs}.values())
@@ -127,8 +129,12 @@ def _of_training(
     amount: Mapping[str, Any],
     choices: CellChoices,
     point: sweeps.Point,
+    variants_of: Callable[[str], list[Variant]],
 ) -> Iterator[spec.CellSpec]:
-    """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants."""
+    """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants.
+
+    `variants_of` an attack are those that it has all settings for.
+    """
     measured: dict[str, Any] = {"audit": column.audit if preset != "smoke" else 0, "generated": column.generated}
     named, swept = _named(study, column, choices), sweeps.of_cells(point, train.schedule.rounds)
     if not named:
@@ -143,7 +149,7 @@ def _of_training(
                     train, swept.get("batch_size", variant.batch_size), swept.get("observe", variant.observe)
                 ),
             ):
-                if variant in _variants_of(study, attack):
+                if variant in variants_of(attack):
                     known = {field.name for field in fields(registry.resolve("attack", attack))}
                     settings = {k: v for k, v in sweeps.settings(point, sweeps.ATTACK).items() if k in known}
                     chosen = {**amount, **measured, **variant.model_dump(exclude={"settings"}), **swept}

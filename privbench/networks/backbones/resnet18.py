@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import UNIT, padded_conv, uniform_init
+from privbench.networks.layers import UNIT, normal_init, padded_conv, uniform_init
 from privbench.networks.normalisation import named_norm, norm_init
 from privbench.tensors import Params
 
@@ -137,7 +137,7 @@ def _init(convolutions: Iterable[Convolution], rng: torch.Generator, norm: str) 
     buffers: Params = {}
     for conv, name, before, width, kernel in convolutions:
         deviation = math.sqrt(2 / (width * kernel**2))
-        params[f"{conv}.weight"] = deviation * torch.randn(width, before, kernel, kernel, generator=rng)
+        params[f"{conv}.weight"] = normal_init((width, before, kernel, kernel), rng, deviation)
         more, state = norm_init(name, width, norm)
         params |= more
         buffers |= state

@@ -23,7 +23,7 @@ from privbench.methods.nfl_cgan import NFLCGAN
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.training import harness
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CLASSES, B = 5, 6
 CONV, DENSE = Model("lenet5", 1, CLASSES), Model("lenet5", 1, CLASSES, gan="dense")
@@ -260,7 +260,7 @@ def test_every_method_trains_a_round_with_dropout_and_to_other_networks(name):
         each = presets.train_spec("smoke", "digits", name, clients=2, method_settings={"dropout": rate})
         setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
         state = harness.initial(setup)
-        harness.train_round([setup], [state], "alone")
+        learn_round([setup], [state])
         return state.clients[0].params["classifier"]["fc1.weight"]
 
     with_dropout, without = trained(0.2), trained(0.0)
@@ -281,11 +281,11 @@ def test_a_method_that_does_not_draw_what_is_kept_refuses_dropout_and_trains_wit
     name = registry.typed("method", f"{__name__}:Undrawn")
     each = presets.train_spec("smoke", "digits", name, clients=2)
     setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
-    harness.train_round([setup], [harness.initial(setup)], "alone")
+    learn_round([setup], [harness.initial(setup)])
     each = each.model_copy(update={"method_settings": {"dropout": 0.2}})
     setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
     with pytest.raises(UserError, match=r"dropout=0\.2 needs a loss that draws which features are kept"):
-        harness.train_round([setup], [harness.initial(setup)], "alone")
+        learn_round([setup], [harness.initial(setup)])
 
 
 def fedmd_task_terms(client, broadcast, batch, ramp):

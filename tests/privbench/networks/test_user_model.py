@@ -19,7 +19,7 @@ from privbench.seeds import stream
 from privbench.spec import TrainSpec
 from privbench.training import checkpoint, defended, harness
 from privbench.types import Knowledge
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 PARTS = ("extractor", "classifier")
@@ -153,7 +153,7 @@ def test_a_round_stacked_equals_a_round_alone(method, typed):
     for execution in ("alone", "stacked"):
         setup = harness.prepare(each, digits_federation((20, 20)), CPU)
         state = harness.initial(setup)
-        harness.train_round([setup], [state], execution)
+        learn_round([setup], [state], execution)
         ends.append(state)
     for one, other in zip(*(state.clients for state in ends), strict=True):
         for part in PARTS:
@@ -167,7 +167,7 @@ def test_a_trained_network_is_observed_stored_and_attacked(typed, tmp_path, monk
     setup = harness.prepare(each, federation, CPU)
     assert defended.statistics(setup.method, setup.model) is False, "the classifier alone is shared"
     state = harness.initial(setup)
-    harness.train_round([setup], [state], "alone")
+    learn_round([setup], [state])
     checkpoint.save_snapshot(tmp_path, each, state)
     seen, truth = observe.observe(
         checkpoint.load_snapshot(tmp_path, each.id, 1), federation, setup.model, setup.method, setup.defense,

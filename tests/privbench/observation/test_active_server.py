@@ -15,7 +15,7 @@ from privbench.records.store import Store
 from privbench.training import harness
 from privbench.training.state import Snapshot
 from privbench.types import ExpectedUpload, Knowledge, Networks
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 METHOD = {"gan": "dense", "ramp_rounds": 1}
@@ -69,13 +69,13 @@ def by_hand(cell, honest, crafted):
     setup = setup_of(cell)
     state = harness.initial(setup)
     for _ in range(honest):
-        harness.train_round([setup], [state], "alone")
+        learn_round([setup], [state])
     honest_networks = Networks(state.server.params, state.server.buffers)
     sent = Halves().craft(None, honest_networks, None, 0)
     for _ in range(crafted):
         state.server.params = state.server.params | copy.deepcopy(sent.params)
         state.server.buffers = state.server.buffers | copy.deepcopy(sent.buffers)
-        harness.train_round([setup], [state], "alone")
+        learn_round([setup], [state])
     return state, sent
 
 

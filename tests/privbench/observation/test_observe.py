@@ -10,7 +10,7 @@ from privbench.errors import UserError
 from privbench.observation import artifact_files, observe
 from privbench.training import checkpoint, harness
 from privbench.types import Artifact
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     federation = digits_federation((20, 33))
     setup = harness.prepare(each, federation, CPU)
     state = harness.initial(setup)
-    harness.train_round([setup], [state], "alone")
+    learn_round([setup], [state])
     checkpoint.save_snapshot(tmp_path, each, state)
     shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
     observation = observe.observe(

@@ -17,7 +17,7 @@ from privbench.observation import artifact_files, observe
 from privbench.seeds import stream
 from privbench.training import checkpoint, harness
 from privbench.types import CLASSIFICATION, Knowledge, LocalSteps
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 ROUNDS = 4
@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
             setup = harness.prepare(each, federation, CPU)
             state = harness.initial(setup)
             for _ in range(2):
-                harness.train_round([setup], [state], "alone")
+                learn_round([setup], [state])
             checkpoint.save_snapshot(folder, each, state)
             runs[key] = checkpoint.load_snapshot(folder, each.id, 2), setup, federation
         return runs[key]

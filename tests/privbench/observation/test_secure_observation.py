@@ -15,7 +15,7 @@ from privbench.scoring import image_scores
 from privbench.system import index_files
 from privbench.training import checkpoint, harness
 from privbench.types import Knowledge, LocalSteps, Reconstruction
-from tests.builders.federations import digits_federation
+from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 SIZES = (20, 31, 26)
@@ -31,7 +31,7 @@ def seen(folder, method="fedavg", defense="secure-aggregation", *, victims=2, ba
     federation = digits_federation(SIZES)
     setup = harness.prepare(spec, federation, CPU)
     state = harness.initial(setup)
-    harness.train_round([setup], [state], "alone")
+    learn_round([setup], [state])
     checkpoint.save_snapshot(folder, spec, state)
     shot = checkpoint.load_snapshot(folder, spec.id, 1)
     artifact, truth = observe.observe(

@@ -30,12 +30,20 @@ except KeyboardInterrupt:
 """
 
 
-def called(function, arguments, ended=lambda count: None):
-    return side_by_side.call_each(function, arguments, 2, ended, _nothing)
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a file for each process that began; one for all tests, so that one finds the last one's processes."""
+    return tmp_path_factory.mktemp("begun")
 
 
-def _nothing():
-    pass
+@pytest.fixture
+def called(begun):
+    """Calls in two processes."""
+
+    def call(function, arguments, ended=lambda count: None):
+        return side_by_side.call_each(function, arguments, 2, ended, _note_process, begun)
+
+    return call
 
 
 def _note_process(folder):
@@ -58,7 +66,7 @@ def _die_elsewhere(home, x):
     return x
 
 
-def test_results_come_in_order_from_other_processes_of_one_thread():
+def test_results_come_in_order_from_other_processes_of_one_thread(called):
     counts = []
     results = called(_square, [(x,) for x in range(5)], counts.append)
     assert [value for value, *_ in results] == [0, 1, 4, 9, 16]
@@ -67,26 +75,26 @@ def test_results_come_in_order_from_other_processes_of_one_thread():
     assert counts == [1, 2, 3, 4, 5]
 
 
-def test_processes_stay_for_the_next_calls(tmp_path):
+def test_processes_stay_for_the_next_calls(called, begun):
+    before = {path.name for path in begun.iterdir()}
     pids = set()
     for _ in range(3):
-        results = side_by_side.call_each(
-            _square, [(x,) for x in range(5)], 2, lambda count: None, _note_process, tmp_path
-        )
-        pids |= {pid for _, pid, _ in results}
+        pids |= {pid for _, pid, _ in called(_square, [(x,) for x in range(5)])}
     # One of the two may be slow to start and have no call of the first five, so the processes that began are counted.
-    assert len(list(tmp_path.iterdir())) <= 2
-    assert pids <= {int(path.name) for path in tmp_path.iterdir()}
+    after = {path.name for path in begun.iterdir()}
+    assert len(after - before) <= 2
+    assert pids <= {int(name) for name in after}
+    assert len(pids) <= 2
 
 
-def test_an_error_is_raised_and_the_next_calls_work():
+def test_an_error_is_raised_and_the_next_calls_work(called):
     with pytest.raises(ValueError, match="not 1"):
         called(_refuse, [(x,) for x in range(4)])
     assert [value for value, *_ in called(_square, [(3,)])] == [9]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
-def test_a_call_whose_process_dies_is_made_again_here():
+def test_a_call_whose_process_dies_is_made_again_here(called):
     assert called(_die_elsewhere, [(os.getpid(), x) for x in range(4)]) == [0, 1, 2, 3]
 
 

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def after_a_round(execution="alone", **chosen):
     each = presets.train_spec("smoke", "digits", clients=2, changes={"rounds": 1, "server_steps": 1}, **chosen)
-    setup = harness.prepare(each, digits_federation((20, 20)), CPU)
+    setup = harness.prepare(each, digits_federation((10, 10)), CPU)
     state = harness.initial(setup)
     before = {part: dict(net) for part, net in state.clients[0].params.items()}
     harness.train_round([setup], [state], execution)

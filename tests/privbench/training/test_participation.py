@@ -15,8 +15,10 @@ from privbench.methods.secure_gan import SecureGAN
 from privbench.training import aggregation, checkpoint, defended, harness
 from tests.builders.federations import digits_federation
 
+pytestmark = pytest.mark.usefixtures("quick_accounts")
+
 CPU = torch.device("cpu")
-SIZES = (20, 31, 26)
+SIZES = (10, 15, 13)
 
 
 def prepared(defense="none", sizes=SIZES, method="secure-gan", seed=0, **changes):

@@ -2,8 +2,10 @@
 
 import json
 import lzma
+import math
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -29,13 +31,35 @@ def render(text, root, blocks=ONE):
     return pages.rendered(text, root / "page.md", root, blocks)
 
 
-def test_every_block_of_every_page_equals_a_fresh_render(repository):
-    used = []
-    for page in pages.pages(repository):
-        text = page.read_text(encoding="utf-8")
-        assert pages.rendered(text, page, repository, BLOCKS) == text, f"{page}: `make docs` writes it anew"
-        used += pages.names(text, page)
+# Pages whose blocks read the largest files of records, or draw bootstrap samples by the hundred: `make test-thorough` has them.
+# In a small form: every other page, one ladder and one table of inferences among them, and a page added later.
+AT_LENGTH = {
+    "appendix/attacks", "appendix/countermeasures", "appendix/ladder_members", "appendix/metrics", "needed_knowledge",
+    "papers_claims", "results", "results/defences", "results/ladder-cifar10", "results/ladder-digits", "results/learned-prior",
+    "results/papers-attack", "results/published-cifar10", "results/published-ladder", "results/published-office10",
+    "results/securegan",
+}  # fmt: skip
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = {path.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/"): path for path in pages.pages(ROOT)}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in AT_LENGTH else ()) for name in PAGES]
+)
+def test_every_block_of_a_page_equals_a_fresh_render(name, repository):
+    page = PAGES[name]
+    text = page.read_text(encoding="utf-8")
+    assert pages.rendered(text, page, repository, BLOCKS) == text, f"{page}: `make docs` writes it anew"
+
+
+def test_every_block_stands_on_a_page(repository):
+    used = [name for page in pages.pages(repository) for name in pages.names(page.read_text(encoding="utf-8"), page)]
     assert set(used) == set(BLOCKS)
+
+
+def test_a_page_that_is_rendered_at_length_is_there():
+    """No page is left out under a name that it had once."""
+    assert PAGES.keys() > AT_LENGTH
 
 
 def test_every_published_table_has_its_records_or_says_that_it_has_none(repository, tmp_path):
@@ -47,17 +71,39 @@ def test_every_published_table_has_its_records_or_says_that_it_has_none(reposito
     assert published.without_records(tmp_path) == ["silent.md"]
 
 
+def tables(root):
+    """The committed files of records by the tables' names."""
+    paths = sorted((root / published.FOLDER / "records").glob(f"*{record_lines.ENDING}"))
+    return {path.name.removesuffix(record_lines.ENDING): path for path in paths}
+
+
+def cells_of(path):
+    """The cells of a file's records as they are written, which stand before all that was measured; no more is read."""
+    for line in lzma.decompress(path.read_bytes()).decode().splitlines():
+        begins = re.search(r'"cell": ?', line[:200])
+        yield json.JSONDecoder().raw_decode(line, begins.end())[0]
+
+
 def test_published_tables_are_of_seeds_on_which_nothing_was_tuned(repository):
     """But the search for the setting that the papers do not print, which is tuning and says so."""
-    seeds = {
-        path.name.removesuffix(record_lines.ENDING): {seed for r in published.read(path) for seed in r.cell.seeds}
-        for path in sorted((repository / published.FOLDER / "records").glob(f"*{record_lines.ENDING}"))
-    }
+    paths = tables(repository)
+    seeds = {name: {seed for cell in cells_of(path) for seed in cell["seeds"]} for name, path in paths.items()}
     assert len(seeds) >= 5
     tuning = {name for name, used in seeds.items() if min(used) < presets.FIRST_SEED}
     assert tuning == {"papers-attack"}
     page = (repository / published.FOLDER / "papers-attack.md").read_text(encoding="utf-8")
     assert "Seed 10, which is for tuning and no published seed." in page
+
+
+# Of all tables: the small form is of those whose records are few.
+@pytest.mark.parametrize("most_bytes", [80_000, pytest.param(math.inf, marks=pytest.mark.thorough)], ids=["few", "all"])
+def test_the_cells_that_stand_first_are_those_of_the_records(most_bytes, repository):
+    paths = [path for path in tables(repository).values() if path.stat().st_size <= most_bytes]
+    assert len(paths) >= 5
+    for path in paths:
+        assert sorted(tuple(cell["seeds"]) for cell in cells_of(path)) == sorted(
+            r.cell.seeds for r in published.read(path)
+        )
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):
@@ -105,14 +151,26 @@ def test_the_command_writes_what_changed_and_says_so(repository, tmp_path, capsy
     assert "no block 'nothing-such'" in capsys.readouterr().err
 
 
-def test_images_are_drawn_from_committed_records_and_shown_somewhere(repository, tmp_path):
+# A scatter of attacks, curves of training and one over rounds, whose records are few.
+QUICKLY_DRAWN = ("photos-scatter", "published-cifar10-curves", "earlier-rounds-photos")
+
+
+@pytest.mark.parametrize(
+    "names", [QUICKLY_DRAWN, pytest.param(tuple(images.IMAGES), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_images_are_drawn_from_committed_records(names, repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "IMAGES", {name: images.IMAGES[name] for name in names})
     paths = images.write(repository, tmp_path)
-    shown = "".join(page.read_text(encoding="utf-8") for page in pages.pages(repository))
-    assert [path.stem for path in paths] == [*images.IMAGES, *benchmarks.FIGURES]
+    assert [path.stem for path in paths] == [*names, *benchmarks.FIGURES]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
-        assert f"images/{path.name}" in shown
-        assert (repository / images.FOLDER / path.name).exists()
+
+
+def test_every_image_is_committed_and_shown_somewhere(repository):
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages.pages(repository))
+    for name in (*images.IMAGES, *benchmarks.FIGURES):
+        assert f"images/{name}.png" in shown
+        assert (repository / images.FOLDER / f"{name}.png").exists()
 
 
 def test_committed_records_are_read_as_they_were_written_and_an_altered_one_is_refused(tmp_path):

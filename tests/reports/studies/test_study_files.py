@@ -1,5 +1,6 @@
 """Study files hold the cells of the published tables."""
 
+from functools import cache
 from importlib import resources
 from itertools import combinations
 
@@ -11,14 +12,29 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs, preconditions
 from privbench.records.store import Store
 from privbench.scoring import statistics
+from privbench.training import federation
 from reports.running import study_reports
 from reports.studies import definition, study_cells, study_files
 from reports.tables.training.accuracy_table import METRICS
 
 
+@cache
+def cells_of(name, preset):
+    """The cells of a study, made once for all that is asked of them."""
+    return tuple(study_cells.of(definition.read(name), preset))
+
+
 def paper(name):
     """The cells of a study on the published data sets and settings."""
-    return study_cells.of(definition.read(name), "paper")
+    return cells_of(name, "paper")
+
+
+@pytest.fixture(scope="module")
+def read_once():
+    """Every data set is read once for all studies; the product keeps the last one alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(federation, "read", cache(federation.read.__wrapped__))
+        yield
 
 
 @pytest.mark.parametrize("name", study_files.names())
@@ -27,7 +43,7 @@ def test_every_study_has_cells_in_every_preset(name, preset):
     study = definition.read(name)
     assert set(study.reports) <= set(study_reports.NAMES)
     assert set(study.metrics) <= set(METRICS)
-    cells = study_cells.of(study, preset)
+    cells = cells_of(name, preset)
     assert len(cells) == len({cell.id for cell in cells}) > 1
     assert {cell.preset for cell in cells} == {preset}
     names = {cell.train.dataset for cell in cells}
@@ -40,9 +56,7 @@ def test_every_study_has_cells_in_every_preset(name, preset):
 
 @pytest.mark.parametrize("name", study_files.names())
 def test_the_standard_preset_has_every_published_cell_with_a_quarter_of_the_rounds(name):
-    study = definition.read(name)
-    standard, paper = ([*study_cells.of(study, preset)] for preset in ("standard", "paper"))
-    for short, whole in zip(standard, paper, strict=True):
+    for short, whole in zip(cells_of(name, "standard"), paper(name), strict=True):
         full = whole.train.schedule
         rounds = -(-full.rounds // 4)
         assert short.train.schedule == full.model_copy(update={"rounds": rounds, "patience": rounds})
@@ -53,6 +67,7 @@ def test_the_standard_preset_has_every_published_cell_with_a_quarter_of_the_roun
         assert short.model_copy(update=same) == whole
 
 
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize("name", study_files.names())
 @pytest.mark.parametrize("preset", ["smoke", "quick"])
 def test_every_cell_of_a_study_on_embedded_data_is_possible_as_the_study_says(name, preset, tmp_path):
@@ -371,7 +386,7 @@ NAMES_PUBLIC_IMAGES = ("digit5", "domainnet")  # of which FedCG holds out a doma
 def test_whoever_distils_on_public_images_has_some_in_every_published_cell():
     published_cells = set()
     for name in study_files.names():
-        for cell in study_cells.of(definition.read(name), "paper"):
+        for cell in paper(name):
             train = cell.train
             if train.method != "feddf" or train.dataset in NAMES_PUBLIC_IMAGES:
                 continue
