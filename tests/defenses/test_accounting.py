@@ -38,7 +38,7 @@ def test_without_sampling_epsilon_is_the_gaussian_mechanism_s(noise, times):
 # SecureGAN prints the noise 0.005, 0.5, 5 and 8; next to none of it stands in a test below.
 @pytest.mark.parametrize(
     ("noise", "sampling", "times"),
-    [(1.1, 256 / 60000, 14040), (0.7, 0.1, 10), (0.5, 0.1, 100), (5.0, 0.1, 1000), (8.0, 0.1, 1000)],
+    [(1.1, 256 / 60000, 14040), (0.7, 0.1, 10), (0.5, 0.1, 20), (5.0, 0.1, 1000), (8.0, 0.1, 1000)],
 )
 def test_epsilon_is_the_library_s(noise, sampling, times):
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
