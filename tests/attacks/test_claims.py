@@ -528,8 +528,10 @@ def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than
 @pytest.mark.usefixtures("small_shadows")
 @pytest.mark.parametrize(("name", "setting"), sorted(each for each in MAY_BE_ZERO if each[0] in CLAIMS))
 def test_what_may_be_left_out_can_be_left_out(name, setting):
-    numbers = ("steps", "feature_steps", "start_steps", "train_steps", "shadow_steps", "align_steps", "decoder_steps",
-               "joint_steps", "exact_steps", "direction_steps", "fit_steps", "find_steps", "again_steps", "refine_steps")  # fmt: skip
+    numbers = (
+        "steps", "feature_steps", "start_steps", "train_steps", "shadow_steps", "align_steps", "decoder_steps", "joint_steps",
+        "exact_steps", "direction_steps", "fit_steps", "find_steps", "again_steps", "refine_steps",
+    )  # fmt: skip
     short = dict.fromkeys(numbers, 2) | {"restarts": 1, "turns": 1}
     attack = registry.resolve("attack", name)
     known = {**short, **CLAIMS[name].settings, setting: 0}

@@ -387,7 +387,7 @@ def test_batches_under_noise_come_back_as_without_it():
 
 def digits_in_batches(size=2, count=12):
     """(artifact of batches of digits at a private extractor, its features [V, B, n], labels, honest networks, what is known)."""
-    params, test, known = central_network(400)
+    params, test, known = central_network(400, 0)
     x, y = (t[:count] for t in test)
     honest = Networks({"classifier": params["classifier"]}, {"classifier": {}})
     made = params | sent(params, size, known=Knowledge(known), parts=("classifier",))
