@@ -243,6 +243,13 @@ def test_who_knows_clip_and_noise_states_label_distributions_better_than_who_kno
     assert gaps[0] < gaps[1] - 0.02 < gaps[2] - 0.04
 
 
+@pytest.fixture
+def brief_imprint(monkeypatch):
+    """A tenth of the steps: on these images and on three digits, who is told still ends 15 dB above who is not."""
+    short = {"steps": 60, "feature_steps": 60, "peel_levels": 2}
+    monkeypatch.setattr("attacks.imprint.Staged", lambda **chosen: Staged(**short | chosen))
+
+
 def imprinted(expected, defense, batch, *, told):
     """Mean PSNR in dB of three images after the server sent what it crafts for uploads under the defence `expected`."""
     attack, networks_of_all = Imprint(rehearsal_images=0, feature_steps=60), Networks(networks(), WHOLE.buffers)
@@ -254,6 +261,7 @@ def imprinted(expected, defense, batch, *, told):
     return dry_run.psnr_db(lambda seen: attack.reconstruct(seen, KNOWN, 0), seen, victims.images)
 
 
+@pytest.mark.usefixtures("brief_imprint")
 def test_an_active_server_that_expects_noise_drowns_it_and_one_that_does_not_reads_none_of_a_batch():
     noise = Gaussian(1e-3)
     aware, blind = imprinted(noise, noise, 3, told=True), imprinted(NoDefense(), noise, 3, told=False)
@@ -262,12 +270,14 @@ def test_an_active_server_that_expects_noise_drowns_it_and_one_that_does_not_rea
     assert aware > imprinted(NoDefense(), NoDefense(), 3, told=True) - 1
 
 
+@pytest.mark.usefixtures("brief_imprint")
 def test_an_active_server_that_expects_a_clip_and_noise_puts_the_energy_where_it_tells_most():
     defense = DPSGD(noise=3e-4, clip=CLIP)
     aware, blind = imprinted(defense, defense, 1, told=True), imprinted(NoDefense(), defense, 1, told=False)
     assert aware > blind + 5
 
 
+@pytest.mark.usefixtures("brief_imprint")
 def test_clipping_alone_takes_nothing_from_an_active_server():
     clip = Clip(CLIP)
     assert imprinted(clip, clip, 3, told=True) > imprinted(NoDefense(), NoDefense(), 3, told=True) - 1

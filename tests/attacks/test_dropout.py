@@ -122,10 +122,11 @@ def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_feature
     )
 
 
-FIT = {"steps": 40, "fit_steps": 60, "refine_steps": 10}
+# With masks and moved extractors of three seeds the gains over who takes zeros for features are 3.7 to 4.3 and 15 to 16 dB.
+FIT = {"steps": 12, "fit_steps": 20, "refine_steps": 5}
 
 
-@pytest.mark.parametrize("attack", [Calibrated(**FIT), Chained(find_steps=60, **FIT)], ids=["calibrated", "chained"])
+@pytest.mark.parametrize("attack", [Calibrated(**FIT), Chained(find_steps=20, **FIT)], ids=["calibrated", "chained"])
 def test_a_fit_to_features_goes_without_those_that_were_dropped(attack):
     """Of each image other features are missing in every round, as each step of training draws a mask of its own."""
     rng, start, victims, others = torch.Generator().manual_seed(1), networks(), torch.arange(4), torch.arange(4, 12)

