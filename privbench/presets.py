@@ -157,8 +157,10 @@ def train_spec(
         "schedule": changed(schedule, changes),
     }
     spec = checked(TrainSpec, fields)
-    # A place that the defence does not have would give one run two names.
-    return spec if written_defense.has_place([spec.defense]) else spec.model_copy(update={"where": "update"})
+    if spec.where != "update" and not written_defense.has_place([spec.defense]):
+        # It would give one run two names.
+        return spec.model_copy(update={"where": "update"})
+    return spec
 
 
 def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
