@@ -186,7 +186,7 @@ def test_the_commands_of_the_page_on_inferences_make_its_records_and_nothing_els
         for record in published.read(published.path_of(repository, name))
     }
     each = [cells_of(words, monkeypatch) for words in documented]
-    assert len(records) == sum(map(len, each)) == 21
+    assert len(records) == sum(map(len, each)) == 33
     assert set().union(*each) == records
     listed = [
         shlex.split(line, comments=True)[1:]
