@@ -48,19 +48,8 @@ def run_command(command, runs, monkeypatch):
 def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, run_command, monkeypatch):
     (runs / "mine_white.py").write_text(WHITE_ATTACK)
     monkeypatch.syspath_prepend(str(runs))
-    words = [
-        "--attack",
-        "ladder",
-        "--also",
-        "mine_white:White",
-        "--method",
-        "fedsplit",
-        "--round",
-        "0,1",
-        "--victims",
-        "1",
-    ]
-    status, text = run_command("attack", *words, *SMALL)
+    words = ["--attack", "ladder", "--also", "mine_white:White", "--method", "fedsplit", "--round", "0,1"]
+    status, text = run_command("attack", *words, "--victims", "1", *SMALL)
     assert status == 0, text
     (folder,) = (runs / "runs").glob("ladder-*")
     assert {path.name for path in folder.iterdir()} == {

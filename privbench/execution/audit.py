@@ -54,10 +54,8 @@ def audited(setup: Setup, rounds: int, number: int, single_releases: int = SINGL
     """
     setup = replace(setup, defense=setup.defense.mechanism)
     k, _ = defended.smallest_client(setup.method, setup.labels)
-    part, claim = (
-        participation.rounds_of(setup.method, k, len(setup.labels), rounds),
-        defended.guarantees(setup, rounds)[k],
-    )
+    part = participation.rounds_of(setup.method, k, len(setup.labels), rounds)
+    claim = defended.guarantees(setup, rounds)[k]
     single = canaries.guarantee_of_single(setup)
     if claim is None or not part or single is None or not math.isfinite(claim.epsilon):
         return None

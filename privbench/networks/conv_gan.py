@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import as_matrix, conv_transpose2x2, normal_init, patches2x2, within
+from privbench.networks.layers import as_matrix, conv_transpose2x2, direction_init, normal_init, patches2x2, within
 from privbench.networks.normalisation import SpectralProduct, named_norm, norm_init, power_iteration, spectral_norm
 from privbench.tensors import Params
 
@@ -105,8 +105,7 @@ class Discriminator:
         widths = (self.channels + self.classes, 128, 256, 512, 1)
         for i, (kernel, _, _) in enumerate(reversed(KERNELS[self.side])):
             params[f"down{i}.weight"] = normal_init((widths[i + 1], widths[i], kernel, kernel), rng, 0.02)
-            u = normal_init((widths[i + 1],), rng)
-            buffers[f"down{i}.u"] = u if u.is_meta else F.normalize(u, dim=0)
+            buffers[f"down{i}.u"] = direction_init(widths[i + 1], rng)
             if i < 3:
                 more, state = _norm_init(f"norm{i}", widths[i + 1], rng, self.norm)
                 params |= more

@@ -194,22 +194,24 @@ def within(x: Tensor, limits: tuple[float, float]) -> Tensor:
     return F.relu(x) if limits == POSITIVE else x
 
 
-def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:
+# Where networks have shapes alone (torch.device("meta")), `rng` is None: to draw and to scale there would import torch's compiler.
+
+
+def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator | None) -> Tensor:
     """torch's default for linear and convolution layers: uniform in +-1/sqrt(fan_in)."""
-    if _draws_nothing():
+    if rng is None:
         return torch.empty(shape)
     bound = 1 / math.sqrt(fan_in)
     return (2 * torch.rand(shape, generator=rng) - 1) * bound
 
 
-def normal_init(shape: tuple[int, ...], rng: torch.Generator, deviation: float = 1.0, mean: float = 0.0) -> Tensor:
+def normal_init(
+    shape: tuple[int, ...], rng: torch.Generator | None, deviation: float = 1.0, mean: float = 0.0
+) -> Tensor:
     """Normal of that deviation around a mean."""
-    if _draws_nothing():
-        return torch.empty(shape)
-    drawn = deviation * torch.randn(shape, generator=rng)
-    return mean + drawn if mean else drawn
+    return torch.empty(shape) if rng is None else mean + deviation * torch.randn(shape, generator=rng)
 
 
-def _draws_nothing() -> bool:
-    """Whether tensors have shapes alone, on the default device: to draw and to scale there takes torch seconds to import."""
-    return torch.empty(0).is_meta
+def direction_init(width: int, rng: torch.Generator | None) -> Tensor:
+    """A direction of length 1, uniform on the sphere: [width]."""
+    return torch.empty(width) if rng is None else F.normalize(torch.randn(width, generator=rng), dim=0)

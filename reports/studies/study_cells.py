@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, partial
 from typing import Any, TypedDict, Unpack
 
 from privbench import presets, registry, spec
 from privbench.errors import UserError
 from privbench.execution import ladder
 from reports.studies import sweeps
-from reports.studies.definition import SCHEDULE, Column, Data, Settings, Study, Variant
+from reports.studies.definition import SCHEDULE, Column, Data, Settings, Study
 
 DataSets = Sequence[tuple[str, tuple[str, ...] | None]]
 
@@ -51,7 +50,7 @@ def of(
     if preset != "smoke":
         amount["seeds"] = amount["seeds"] or (study.seeds and max(study.seeds, len(presets.SEEDS[preset])))
         amount["victims"] = amount["victims"] or (study.victims and max(study.victims, presets.VICTIMS[preset]))
-    variants_of = cache(partial(_variants_of, study))
+    _check_variants(study)
     specs = [
         cell
         for data, domains in _data(study, preset, datasets)
@@ -61,7 +60,7 @@ def of(
         for point in sweeps.points(study.sweep, column.method, column.defense)
         for train in _trainings(study, preset, data, domains, omega, column, choices.get("choices", {}), point)
         for cell in _of_training(
-            study, preset, column, train, _of_column(amount, column, preset, choices), choices, point, variants_of
+            study, preset, column, train, _of_column(amount, column, preset, choices), choices, point
         )
     ]
     return list({cell.id: cell for cell in specs}.values())
@@ -129,11 +128,10 @@ def _of_training(
     amount: Mapping[str, Any],
     choices: CellChoices,
     point: sweeps.Point,
-    variants_of: Callable[[str], list[Variant]],
 ) -> Iterator[spec.CellSpec]:
     """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants.
 
-    `variants_of` an attack are those that it has all settings for.
+    An attack is in the variants that it has all settings for.
     """
     measured: dict[str, Any] = {"audit": column.audit if preset != "smoke" else 0, "generated": column.generated}
     named, swept = _named(study, column, choices), sweeps.of_cells(point, train.schedule.rounds)
@@ -149,8 +147,8 @@ def _of_training(
                     train, swept.get("batch_size", variant.batch_size), swept.get("observe", variant.observe)
                 ),
             ):
-                if variant in variants_of(attack):
-                    known = {field.name for field in fields(registry.resolve("attack", attack))}
+                known = {field.name for field in fields(registry.resolve("attack", attack))}
+                if variant.settings.keys() <= known:
                     settings = {k: v for k, v in sweeps.settings(point, sweeps.ATTACK).items() if k in known}
                     chosen = {**amount, **measured, **variant.model_dump(exclude={"settings"}), **swept}
                     yield presets.cell_spec(
@@ -158,13 +156,11 @@ def _of_training(
                     )
 
 
-def _variants_of(study: Study, attack: str) -> list[Variant]:
-    """The variants that an attack has all settings for; UserError for a setting that no attack of the study has."""
+def _check_variants(study: Study) -> None:
+    """UserError for a setting of a variant that no attack of the study has."""
     named = ladder.every(name for column in study.column for name in _named(study, column))
     for variant in study.variant:
         registry.settings_of_each(named, variant.settings)
-    field_names = {field.name for field in fields(registry.resolve("attack", attack))}
-    return [variant for variant in study.variant if variant.settings.keys() <= field_names]
 
 
 def _named(study: Study, column: Column, choices: CellChoices | None = None) -> Sequence[str]:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.networks.backbones.head import Head
-from privbench.networks.layers import UNBOUNDED, named_linear, uniform_init
+from privbench.networks.layers import UNBOUNDED, named_linear, normal_init, uniform_init
 from privbench.tensors import Params
 
 IMAGE_SIZES = (32,)
@@ -49,8 +49,8 @@ class Extractor:
         params = {
             "patches.weight": uniform_init((WIDTH, self.channels, PATCH, PATCH), fan_in, rng),
             "patches.bias": uniform_init((WIDTH,), fan_in, rng),
-            "class_token": SPREAD * torch.randn(1, 1, WIDTH, generator=rng),
-            "positions": SPREAD * torch.randn(1, tokens, WIDTH, generator=rng),
+            "class_token": normal_init((1, 1, WIDTH), rng, SPREAD),
+            "positions": normal_init((1, tokens, WIDTH), rng, SPREAD),
         }
         for i in range(DEPTH):
             layer = f"encoder.layers.{i}"
