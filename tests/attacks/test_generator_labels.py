@@ -82,7 +82,7 @@ def uneven(images, clients=2):
     return whole._replace(clients=tuple(each))
 
 
-def observed(folder, method="fedcg", defense="none", where="update", settings=None, images=80):
+def observed(folder, method="fedcg", defense="none", where="update", images=80):
     """(what the server holds after a round, the true distributions)."""
     changes = {"rounds": 1, "generator_epochs": 6}
     spec = presets.train_spec("smoke", "digits", method, clients=2, defense=defense, where=where, changes=changes)
@@ -113,7 +113,7 @@ def test_the_labels_of_clients_are_read_off_what_they_upload(method, tmp_path):
 
 
 def test_a_defence_of_every_image_draws_labels_uniformly_and_nothing_is_seen(tmp_path):
-    seen, true = observed(tmp_path, defense="dp-sgd:noise=1", where="step", settings={"gan": "dense"}, images=32)
+    seen, true = observed(tmp_path, defense="dp-sgd:noise=1", where="step", images=32)
     stated = GeneratorLabels().infer(seen, Knowledge(), 0).answers
     own, others = (total_variation(stated, each) for each in (true[seen.client.unique()], true.flip(0)))
     # Clients share no class, so that one whose labels show is 0.7 nearer to itself than to the other.
