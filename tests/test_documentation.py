@@ -178,19 +178,26 @@ def cells_of(words, monkeypatch):
     return {cell.id for cell in planned}
 
 
-def test_the_commands_of_the_page_on_inferences_make_its_records_and_nothing_else(repository, monkeypatch):
-    documented = [words for page, words in documented_commands(repository) if page == "inference.md"]
-    records = {
-        record.id
-        for name in ("inference", "property-inference")
-        for record in published.read(published.path_of(repository, name))
-    }
-    each = [cells_of(words, monkeypatch) for words in documented]
-    assert len(records) == sum(map(len, each)) == 33
+# Page -> (tables whose records its commands make, how many these are).
+MADE_BY_COMMANDS = {
+    "inference.md": (("inference", "property-inference"), 33),
+    "active-servers.md": (("active-servers",), 26),
+}
+
+
+@pytest.mark.parametrize("page", MADE_BY_COMMANDS)
+def test_the_commands_of_a_page_make_its_records_and_nothing_else(page, repository, monkeypatch):
+    tables, count = MADE_BY_COMMANDS[page]
+    each = [cells_of(words, monkeypatch) for named, words in documented_commands(repository) if named == page]
+    records = {record.id for name in tables for record in published.read(published.path_of(repository, name))}
+    assert len(records) == sum(map(len, each)) == count
     assert set().union(*each) == records
+
+
+def test_the_page_of_all_results_lists_the_commands_of_the_page_on_inferences(repository):
     listed = [
         shlex.split(line, comments=True)[1:]
         for line in (repository / "docs" / "results.md").read_text().splitlines()
         if line.endswith("# inference.md")
     ]
-    assert listed == documented
+    assert listed == [words for page, words in documented_commands(repository) if page == "inference.md"]

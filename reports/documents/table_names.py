@@ -19,12 +19,14 @@ NOISE_ON_STEPS = "noise-on-steps"
 # What the ladder leaves out by default, on the private extractors of `digits`.
 LEFT_OUT = "ladder-left-out"
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
-# Private extractors: against how many images are known, and against the rounds whose uploads were kept.
-KNOWN_IMAGES, EARLIER_ROUNDS = "known-images", "earlier-rounds"
+# Private extractors: against how many images are known, how many auxiliary ones there are, and which rounds' uploads were kept.
+KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS = "known-images", "auxiliary-images", "earlier-rounds"
 # `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
 FIRST_ROUND = "office10-first-round"
 # Two attacks on private extractors under a prior learned from auxiliary images.
 LEARNED_PRIOR = "learned-prior"
+# Mode, draws and means of draws of an image under noise, without that prior and with it.
+POSTERIOR_MEAN = "posterior-mean"
 # `joint` from more uploads, with another alignment, and on whole updates.
 JOINT = "joint-variants"
 # Servers that craft what they send, against batches and secure sums.

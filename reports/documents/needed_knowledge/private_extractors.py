@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privbench import registry
+from privbench.observation.knowledge import SAME
 from privbench.records.schema import AttackRecord
 from reports.documents import findings, published
 from reports.documents.needed_knowledge import differences, knowledge_tables
 from reports.documents.needed_knowledge.differences import Attacker
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
+    AUXILIARY_IMAGES,
     CIFAR10_LADDER,
     COUNTERMEASURES,
     DIGITS,
@@ -23,6 +25,7 @@ from reports.documents.table_names import (
     LEARNED_PRIOR,
     OFFICE_FURTHER,
     OFFICE_TRAINED,
+    POSTERIOR_MEAN,
     QUICK,
     TRAINED,
 )
@@ -66,6 +69,8 @@ BY_GENERATOR = {
 }
 # Data set -> a table that has the reference, of the same training where records of the settings are.
 PRIOR_ON = {"digits": COUNTERMEASURES}
+# Data sets of which images were found under noise.
+NOISED_ON = ("photos",)
 
 
 def _known_images(records: Sequence[AttackRecord]) -> str:
@@ -89,6 +94,18 @@ def _known_images(records: Sequence[AttackRecord]) -> str:
         whole = knowledge_tables.across(of_data_set, {"known images": number}, qualities)
         tables.append(f"On `{name}`:\n\n{whole}")
     return "\n\n".join(tables)
+
+
+def _auxiliary_images(records: Sequence[AttackRecord]) -> str:
+    """PSNR against the auxiliary images, a column a method."""
+
+    def images(r: AttackRecord) -> str:
+        used = r.knowledge.auxiliary
+        assert used is not None, "the attacks of this study need auxiliary images"
+        return f"{used.images} of `{r.cell.train.dataset if used.dataset == SAME else used.dataset}`"
+
+    rows = {"attack": lambda r: f"`{r.attack}`", "auxiliary images": images}
+    return knowledge_tables.across(published.in_order(AUXILIARY_IMAGES, records), rows, lambda r: [label(r.cell)])
 
 
 def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
@@ -215,6 +232,7 @@ BLOCKS: Blocks = {
     "private-attacks": _private_attacks,
     OFFICE_FURTHER: _office_by_seed,
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
+    AUXILIARY_IMAGES: published.of_attacks(AUXILIARY_IMAGES, _auxiliary_images),
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
     FIRST_ROUND: _first_round,
     "needed-differences": _differences(BETWEEN_METHODS),
@@ -225,10 +243,11 @@ BLOCKS: Blocks = {
         for name, of in PRIOR_ON.items()
     },
     **{f"{LEARNED_PRIOR}-{name}-steps": _by_setting(LEARNED_PRIOR, name, base="steps 400") for name in PRIOR_ON},
+    **{f"{POSTERIOR_MEAN}-{name}": _by_setting(POSTERIOR_MEAN, name) for name in NOISED_ON},
     JOINT: _by_setting(JOINT, "digits"),
     f"{JOINT}-updates": published.of_attacks(JOINT, _whole_updates),
     **{
         f"{name}-setting": published.of_attacks(name, findings.setting)
-        for name in (KNOWN_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, JOINT)
+        for name in (KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, POSTERIOR_MEAN, JOINT)
     },
 }
