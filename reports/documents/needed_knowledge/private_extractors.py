@@ -7,6 +7,7 @@ from pathlib import Path
 
 from privbench import registry
 from privbench.observation.knowledge import SAME
+from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
 from reports.documents import findings, published
 from reports.documents.needed_knowledge import differences, knowledge_tables
@@ -93,16 +94,23 @@ def _known_images(records: Sequence[AttackRecord]) -> str:
     return "\n\n".join(tables)
 
 
-def _auxiliary_images(records: Sequence[AttackRecord]) -> str:
-    """PSNR against the auxiliary images, a column a method."""
+def _auxiliary_images(root: Path) -> str:
+    """A block of PSNR against the auxiliary images, a column a method; `chained` with all is of another table."""
 
     def images(r: AttackRecord) -> str:
         used = r.knowledge.auxiliary
         assert used is not None, "the attacks of this study need auxiliary images"
         return f"{used.images} of `{r.cell.train.dataset if used.dataset == SAME else used.dataset}`"
 
+    own = published.attacked(root, AUXILIARY_IMAGES)
+    networks = {r.cell.train.id for r in own}
+    chained = [
+        r for r in published.attacked(root, COUNTERMEASURES) if r.attack == "chained" and r.cell.train.id in networks
+    ]
+    usual = [r for r in chained if r.cell.uploads_per_round == UPLOADS_PER_ROUND]
+    ordered = sorted(published.in_order(AUXILIARY_IMAGES, [*own, *usual]), key=lambda r: r.attack)
     rows = {"attack": lambda r: f"`{r.attack}`", "auxiliary images": images}
-    return knowledge_tables.across(published.in_order(AUXILIARY_IMAGES, records), rows, lambda r: [label(r.cell)])
+    return knowledge_tables.across(ordered, rows, lambda r: [label(r.cell)])
 
 
 def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
@@ -229,7 +237,7 @@ BLOCKS: Blocks = {
     "private-attacks": _private_attacks,
     OFFICE_FURTHER: _office_by_seed,
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
-    AUXILIARY_IMAGES: published.of_attacks(AUXILIARY_IMAGES, _auxiliary_images),
+    AUXILIARY_IMAGES: _auxiliary_images,
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
     FIRST_ROUND: _first_round,
     "needed-differences": _differences(BETWEEN_METHODS),
