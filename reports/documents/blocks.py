@@ -18,7 +18,7 @@ from reports.documents import (
     published_runs,
     training_time,
 )
-from reports.documents.needed_knowledge import left_out, private_extractors
+from reports.documents.needed_knowledge import best_attacks, left_out, private_extractors
 from reports.documents.needed_knowledge.knowledge_tables import PLACE, across, psnr_and_gain
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
@@ -240,6 +240,7 @@ BLOCKS: Blocks = {
     f"{IMPRINT}-setting": published.of_attacks(IMPRINT, findings.setting),
     **{name: published.of_all(name, _ladder) for name in LADDERS},
     **{f"{name}-setting": published.of_attacks(name, findings.setting) for name in LADDERS},
+    "best-attacks": lambda root: best_attacks.table(published.attacked(root, name) for name in LADDERS),
     LEFT_OUT: lambda root: left_out.table(published.attacked(root, LEFT_OUT), published.attacked(root, DIGITS)),
     f"{LEFT_OUT}-setting": published.of_attacks(LEFT_OUT, findings.setting),
     **private_extractors.BLOCKS,

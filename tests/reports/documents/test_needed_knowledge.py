@@ -3,7 +3,7 @@
 import pytest
 
 from reports.documents import training_time
-from reports.documents.needed_knowledge import differences, knowledge_tables, left_out
+from reports.documents.needed_knowledge import best_attacks, differences, knowledge_tables, left_out
 from reports.documents.needed_knowledge.differences import Attacker
 from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
@@ -52,6 +52,20 @@ def test_whoever_knows_more_can_make_the_attack_that_knows_less():
 def test_few_seeds_are_not_bold():
     few = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"], seeds=2)
     assert not rows({"one": [few]})["gradient + auxiliary"][0].startswith("**")
+
+
+def test_an_attack_is_the_best_of_a_cell_where_a_set_of_knowledge_has_none_that_is_better():
+    better = attacked("staged", "gradient", 25.0, ["gradient:classifier"])
+    worse = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"])
+    least = attacked("dlg", "gradient", 5.0, ["gradient:classifier"])
+    early = [changed(r, round="0") for r in (worse, least)]
+    rows = best_attacks.table([[better, worse, least], early]).splitlines()[2:]
+    # Untrained: attacked, the best, with a significant gain; the same trained.
+    assert rows == [
+        "| `dlg` | 1 | 1 | 0 | 1 | 0 | 0 |",
+        "| `staged` | 0 | 0 | 0 | 1 | 1 | 1 |",
+        "| `calibrated` | 1 | 1 | 1 | 1 | 0 | 0 |",
+    ]
 
 
 def test_an_attack_by_itself_stands_with_its_default_settings_alone():
