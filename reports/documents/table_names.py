@@ -25,6 +25,8 @@ KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS = "known-images", "auxiliary-imag
 FIRST_ROUND = "office10-first-round"
 # Two attacks on private extractors under a prior learned from auxiliary images.
 LEARNED_PRIOR = "learned-prior"
+# Mode, draws and means of draws of an image under noise, without that prior and with it.
+POSTERIOR_MEAN = "posterior-mean"
 # `joint` from more uploads, with another alignment, and on whole updates.
 JOINT = "joint-variants"
 # Servers that craft what they send, against batches and secure sums.

@@ -26,6 +26,7 @@ from reports.documents.table_names import (
     LEARNED_PRIOR,
     OFFICE_FURTHER,
     OFFICE_TRAINED,
+    POSTERIOR_MEAN,
     QUICK,
     TRAINED,
 )
@@ -69,6 +70,8 @@ BY_GENERATOR = {
 }
 # Data set -> a table that has the reference, of the same training where records of the settings are.
 PRIOR_ON = {"digits": COUNTERMEASURES}
+# Data sets of which images were found under noise.
+NOISED_ON = ("photos",)
 
 
 def _known_images(records: Sequence[AttackRecord]) -> str:
@@ -248,10 +251,12 @@ BLOCKS: Blocks = {
         for name, of in PRIOR_ON.items()
     },
     **{f"{LEARNED_PRIOR}-{name}-steps": _by_setting(LEARNED_PRIOR, name, base="steps 400") for name in PRIOR_ON},
+    **{f"{POSTERIOR_MEAN}-{name}": _by_setting(POSTERIOR_MEAN, name) for name in NOISED_ON},
+    **{f"{POSTERIOR_MEAN}-{name}-draw": _by_setting(POSTERIOR_MEAN, name, base="samples 1") for name in NOISED_ON},
     JOINT: _by_setting(JOINT, "digits"),
     f"{JOINT}-updates": published.of_attacks(JOINT, _whole_updates),
     **{
         f"{name}-setting": published.of_attacks(name, findings.setting)
-        for name in (KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, JOINT)
+        for name in (KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, POSTERIOR_MEAN, JOINT)
     },
 }
