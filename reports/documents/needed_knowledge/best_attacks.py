@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
+from reports.documents.findings import UNTRAINED, by_method
+from reports.documents.needed_knowledge import knowledge_tables
 from reports.records import knowledge_sets
-from reports.records.labels import label, unique
+from reports.records.labels import unique
 from reports.tables import render
 from reports.tables.summary.columns import in_rungs
 
-UNTRAINED = "0"
 COLUMNS = ("attacked", "the best", "with a significant gain")
 
 
@@ -24,13 +25,15 @@ def table(ladders: Iterable[Sequence[AttackRecord]]) -> str:
     counts: tuple[Counter[tuple[str, bool]], ...] = (Counter(), Counter(), Counter())
     attacked, best, gained = counts
     for records in ladders:
-        for place in unique((label(r.cell), r.cell.round) for r in records):
-            of_cell = [r for r in records if (label(r.cell), r.cell.round) == place]
-            untrained = place[1] == UNTRAINED
-            rows = knowledge_sets.rows(in_rungs(of_cell), lambda r: str(r.knowledge.tag))
-            attacked.update({(r.attack, untrained) for r in of_cell})
-            best.update({(r.attack, untrained) for row in rows for r in row.best.attacks})
-            gained.update({(r.attack, untrained) for row in rows if row.best.is_significant for r in row.best.attacks})
+        for round_ in unique(r.cell.round for r in records):
+            untrained = round_ == UNTRAINED
+            for of_cell in by_method(records, round_).values():
+                rows = knowledge_sets.rows(in_rungs(of_cell), knowledge_tables.tag_of)
+                attacked.update({(r.attack, untrained) for r in of_cell})
+                best.update({(r.attack, untrained) for row in rows for r in row.best.attacks})
+                gained.update(
+                    {(r.attack, untrained) for row in rows if row.best.is_significant for r in row.best.attacks}
+                )
     head = [f"{stage}: {column}" for stage in ("untrained", "trained") for column in COLUMNS]
     body = [
         [f"`{name}`", *(str(count[name, untrained]) for untrained in (True, False) for count in counts)]

@@ -54,13 +54,13 @@ def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str
     """
     columns = {title: _of(records, method, round_) for title, records in tables.items()}
     best = {
-        title: {r.knowledge: r.best for r in knowledge_sets.rows(in_rungs(c), _tag)} for title, c in columns.items()
+        title: {r.knowledge: r.best for r in knowledge_sets.rows(in_rungs(c), tag_of)} for title, c in columns.items()
     }
     floors = [next(iter(rows.values())).floor for rows in best.values()]
     every = in_rungs([r for c in columns.values() for r in c if r.attack not in registry.FLOORS])
     rows = [
         [FLOOR, *(f"{floor.psnr_db:.1f}" for floor in floors)],
-        *([tag, *(_cell(best[title].get(tag)) for title in columns)] for tag in unique(map(_tag, every))),
+        *([tag, *(_cell(best[title].get(tag)) for title in columns)] for tag in unique(map(tag_of, every))),
     ]
     return render.markdown(["the server knows", *columns], rows)
 
@@ -163,7 +163,7 @@ def _of(records: Sequence[AttackRecord], method: str, round_: str) -> list[Attac
     return found
 
 
-def _tag(record: AttackRecord) -> str:
+def tag_of(record: AttackRecord) -> str:
     """A set of knowledge; how many images or uploads are known is said by the page."""
     return str(record.knowledge.tag)
 

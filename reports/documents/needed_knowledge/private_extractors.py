@@ -107,11 +107,12 @@ def _auxiliary_images(root: Path) -> str:
 
     own = published.attacked(root, AUXILIARY_IMAGES)
     networks = {r.cell.train.id for r in own}
-    chained = [
-        r for r in published.attacked(root, COUNTERMEASURES) if r.attack == "chained" and r.cell.train.id in networks
+    beside = [
+        r
+        for r in published.attacked(root, COUNTERMEASURES)
+        if r.attack == "chained" and r.cell.train.id in networks and r.cell.uploads_per_round == UPLOADS_PER_ROUND
     ]
-    usual = [r for r in chained if r.cell.uploads_per_round == UPLOADS_PER_ROUND]
-    ordered = sorted(published.in_order(AUXILIARY_IMAGES, [*own, *usual]), key=lambda r: r.attack)
+    ordered = sorted(published.in_order(AUXILIARY_IMAGES, [*own, *beside]), key=lambda r: r.attack)
     rows = {"attack": lambda r: f"`{r.attack}`", "auxiliary images": images}
     return knowledge_tables.across(ordered, rows, lambda r: [label(r.cell)])
 
