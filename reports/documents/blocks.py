@@ -189,6 +189,17 @@ def _office_orderings(root: Path) -> str:
     return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
 
 
+def _of_quick(root: Path) -> list[Record]:
+    """Training on CIFAR-10 in the quick preset, one record a method."""
+    return model_accuracy.with_all_seeds(published.read_all(root, (QUICK, CIFAR10_LADDER)))
+
+
+def _quick_orderings(root: Path) -> str:
+    """The orderings of FedCG's accuracy in the quick preset beside those that are printed for the published schedule."""
+    at_printed = published.read_all(root, (CIFAR10,))
+    return model_accuracy.orderings(_of_quick(root), "FedCG", TABLES, at_printed)
+
+
 def _places_of_noise(root: Path) -> str:
     """Accuracy of FedAvg at the published schedule without noise, with noise on updates and on every step.
 
@@ -255,6 +266,8 @@ BLOCKS: Blocks = {
     QUICK: lambda root: findings.beside_printed(
         [r for name in (QUICK, CIFAR10_LADDER) for r in published.attacked(root, name)]
     ),
+    f"{QUICK}-models": lambda root: model_accuracy.table(_of_quick(root)),
+    f"{QUICK}-orderings": _quick_orderings,
     f"{QUICK}-setting": published.of_attacks(QUICK, findings.setting),
     META: published.of_all(META, _text_of(task_table.report)),
     f"{META}-attacks": published.of_attacks(META, claims.every_attack),

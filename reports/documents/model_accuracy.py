@@ -123,16 +123,20 @@ def _verdict(low: float, high: float, seeds: int) -> str:
     return "It is higher." if low > 0 else "It is lower." if high < 0 else "No difference is shown."
 
 
-def orderings(records: Sequence[Record], name: str, tables: Sequence[str]) -> str:
+def orderings(
+    records: Sequence[Record], name: str, tables: Sequence[str], at_printed: Sequence[Record] | None = None
+) -> str:
     """A row a rival: by how many points one method is above it, as printed and as measured, and whether the ordering holds.
 
     First of the personal model, each client's at its own best round, as tables have it; then of each model at one round for all.
+    Printed is what stands beside the records' own setting, or beside that of `at_printed`, for records of another schedule.
 
     UserError where the seeds of two records differ.
     """
     columns = by_label(records)
     own = columns[name]
-    printed = {label: published.of(record.cell, "accuracy", tables) for label, record in columns.items()}
+    settings = by_label(records if at_printed is None else at_printed)
+    printed = {label: published.of(settings[label].cell, "accuracy", tables) for label in columns}
     rows = []
     for rival, record in columns.items():
         one, other = printed[name], printed[rival]
