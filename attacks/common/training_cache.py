@@ -2,7 +2,8 @@
 
 A name is the hash of the settings and of the contents of the tensors that training uses (the broadcast classifier, the
 auxiliary images, closed-form features, ...), so that another choice of auxiliary images, another seed or another artifact
-never meets a foreign file. Files are written whole or not at all; a damaged one is made anew.
+never meets a foreign file. Files are written whole or not at all; a damaged one is made anew. What takes seconds alone, and is
+asked for again and again, is named in the same way and stays in memory.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +24,33 @@ from privbench.system import files, locks
 
 LOG = logging.getLogger("privbench")
 REVISION = 2  # raised whenever training changes in a way that no setting tells
+
+Result = TypeVar("Result")
+
+
+class Remembered(Generic[Result]):
+    """The last few results of one kind, in memory; nobody may change one."""
+
+    def __init__(self, what: str, most: int) -> None:
+        """Nothing yet of `what`, and never more than the last `most`."""
+        self.what, self.most = what, most
+        self.kept: OrderedDict[str, Result] = OrderedDict()
+
+    def of(
+        self,
+        settings: Mapping[str, Any],
+        depends_on: Iterable[Tensor],
+        make: Callable[[], Result],
+        device: torch.device,
+    ) -> Result:
+        """What `make` returns, made once for the same settings, contents of tensors and device."""
+        name = _name(self.what, {**settings, "device": str(device)}, depends_on, device)
+        if name not in self.kept:
+            self.kept[name] = make()
+        self.kept.move_to_end(name)
+        while len(self.kept) > self.most:
+            self.kept.popitem(last=False)
+        return self.kept[name]
 
 
 def cached(

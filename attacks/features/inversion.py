@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import batched, priors
+from attacks.common import batched, priors, training_cache
 from attacks.features import several_networks
 from privbench.networks.model import Model
 from privbench.tensors import Params
@@ -46,8 +46,17 @@ def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> ClassPrior
     return ClassPrior(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
 
 
+# Those of the attacker's images and of the shadow's, in either precision.
+PRIORS: training_cache.Remembered[ClassPrior] = training_cache.Remembered("class-prior", most=8)
+
+
 def learned(images: Batch, classes: int, like: Tensor) -> ClassPrior:
-    """Class means and variances of the attacker's own images."""
+    """Class means and variances of the attacker's own images, in the precision and on the device of `like`."""
+    settings = {"classes": classes, "dtype": str(like.dtype)}
+    return PRIORS.of(settings, images, lambda: _learned(images, classes, like), like.device)
+
+
+def _learned(images: Batch, classes: int, like: Tensor) -> ClassPrior:
     u, y = 2 * images.images.to(like) - 1, images.labels
     every = u.mean(0)
     means = torch.stack(

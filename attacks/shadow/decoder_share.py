@@ -59,7 +59,7 @@ def validated(
         lambda: in_shadow(recipe, steps, real, round_, seed, knowledge),
         real.h.device,
     )
-    if not selection.applies(recipe, real, float(outcome["shift"]), seed, knowledge):
+    if not outcome["share"] or not selection.applies(recipe, real, float(outcome["shift"]), seed, knowledge):
         return NOTHING
     return Share(float(outcome["share"]), float(outcome["energy"]))
 

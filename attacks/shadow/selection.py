@@ -48,16 +48,23 @@ def best_of(
     knowledge: Knowledge,
     progress: Progress,
 ) -> Choice:
-    """Of some recipes the one, and its tau, that serve best in the shadow; tau inf where none does."""
+    """Of some recipes the one, and its tau, that serve best in the shadow; tau inf where none does.
+
+    Whether the shadow applies takes extractors of the real federation. They are trained for the best recipe alone, and for the next
+    best where it does not.
+    """
     if len(real.auxiliary.labels) < FEWEST:
         return NOTHING
-    ordered = sorted(recipes, key=lambda recipe: recipe.name)
-    validations = {recipe.name: validated(recipe, steps, real, round_, seed, knowledge, progress) for recipe in ordered}
-    sound = [r for r in ordered if applies(r, real, float(validations[r.name]["shift"]), seed, knowledge)]
-    if not sound:
-        return NOTHING
-    row, tau = best([validations[recipe.name]["psnr_db"].cpu() for recipe in sound])
-    return Choice(sound[row].name, tau)
+    left = sorted(recipes, key=lambda recipe: recipe.name)
+    validations = {recipe.name: validated(recipe, steps, real, round_, seed, knowledge, progress) for recipe in left}
+    while left:
+        row, tau = best([validations[recipe.name]["psnr_db"].cpu() for recipe in left])
+        recipe = left.pop(row)
+        if math.isinf(tau):
+            break
+        if applies(recipe, real, float(validations[recipe.name]["shift"]), seed, knowledge):
+            return Choice(recipe.name, tau)
+    return NOTHING
 
 
 def validated(

@@ -72,7 +72,7 @@ class AttackSeries:
     def members(self, named: Sequence[str]) -> list[str]:
         """The attacks that are meant, each once: of a ladder those whose needs are met."""
         met = self.seen.offers() | ({"auxiliary"} if self.auxiliary is not None else set())
-        every = ladder.members(named, ladder.of_artifact(self.seen))
+        every = ladder.members(named, ladder.left_out_of_artifact(self.seen))
         return [name for name in every if name in named or registry.resolve("attack", name).needs <= met]
 
     def each(self, attacks: Mapping[str, dict[str, Any]], *, is_ladder: bool) -> Iterator[AttackResult | AttackFailure]:

@@ -1,13 +1,14 @@
 """Which attacks a ladder makes: every one, or those that have been the best of what knows as much.
 
 `ladder:all` is every attack. `ladder` leaves out those of registry.NEVER_BEST where that was measured: one image's gradient of
-LeNet-5, without a defence or under Gaussian noise (docs/appendix/ladder_members.md). Elsewhere both are the same.
+LeNet-5, without a defence or under Gaussian noise. Of trained networks without a defence it leaves out those of
+registry.NEVER_BEST_TRAINED as well, where a round is as long as those measured (docs/appendix/ladder_members.md). Elsewhere both
+are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from privbench import registry, written_defense
 from privbench.defending import described
@@ -17,17 +18,14 @@ from privbench.types import Artifact
 MEASURED_BACKBONE = "lenet5"
 # What a defence may do to a gradient there.
 MEASURED_DEFENCE = frozenset({"noise"})
+# Of a client in a round, at least. A network that has hardly left its start is the start's for an attack.
+MEASURED_EPOCHS = 5
+UNTRAINED = "0"
+NOTHING: frozenset[str] = frozenset()
 
 
-class LadderSetting(NamedTuple):
-    """What the members of a ladder depend on."""
-
-    is_measured: bool  # whether it is known which attacks are never the best
-    private_classifier: bool
-
-
-def of_training(train: TrainSpec, batch_size: int, observe: str) -> LadderSetting:
-    """The setting of uploads of a training run, of so many images, that are each a "gradient" or an "update"."""
+def left_out_of_training(train: TrainSpec, round_: str, batch_size: int, observe: str) -> frozenset[str]:
+    """What `ladder` leaves out of uploads of a training run at a named round: a "gradient" or an "update" of so many images."""
     defence = written_defense.create(train.defense, train.where)
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
     is_measured = (
@@ -36,31 +34,46 @@ def of_training(train: TrainSpec, batch_size: int, observe: str) -> LadderSettin
         and observe == "gradient"
         and not defence.is_private
         and "aggregate" not in defence.places
-        and described.kinds(defence.describe()) <= MEASURED_DEFENCE
     )
-    return LadderSetting(is_measured, "classifier" not in method.shared_parts)
+    if not is_measured:
+        return NOTHING
+    is_private_classifier = "classifier" not in method.shared_parts
+    is_long = train.schedule.local_epochs >= MEASURED_EPOCHS and train.schedule.client_steps is None
+    is_trained = is_long and round_ != UNTRAINED
+    return _never_best(described.kinds(defence.describe()), is_trained, is_private_classifier)
 
 
-def of_artifact(seen: Artifact) -> LadderSetting:
-    """The setting of uploads that are at hand."""
+def left_out_of_artifact(seen: Artifact) -> frozenset[str]:
+    """The same of uploads that are at hand, which do not say how far training has gone from its start."""
     is_measured = (
         seen.model.backbone == MEASURED_BACKBONE
         and seen.batch_size == 1
         and bool(seen.gradients)
         and seen.member_weights is None
-        and described.kinds(seen.defense) <= MEASURED_DEFENCE
     )
-    return LadderSetting(is_measured, "classifier" not in seen.shared_parts)
+    if not is_measured:
+        return NOTHING
+    is_private_classifier = "classifier" not in seen.shared_parts
+    return _never_best(described.kinds(seen.defense), False, is_private_classifier)
 
 
-def members(named: Iterable[str], setting: LadderSetting) -> list[str]:
+def _never_best(defence: frozenset[str], is_trained: bool, is_private_classifier: bool) -> frozenset[str]:
+    """The attacks that were never the best where a defence does what it does, before training or after it."""
+    if not defence <= MEASURED_DEFENCE:
+        return NOTHING
+    of_extractors = NOTHING if is_private_classifier else {registry.OF_EXTRACTORS}
+    after_training = registry.NEVER_BEST_TRAINED if is_trained and not defence else NOTHING
+    return registry.NEVER_BEST | of_extractors | after_training
+
+
+def members(named: Iterable[str], left_out: frozenset[str]) -> list[str]:
     """The attacks that are meant, each once: names stay, a ladder becomes its members."""
     chosen: list[str] = []
     for name in named:
-        if name == registry.WHOLE_LADDER or (name == registry.LADDER and not setting.is_measured):
+        if name == registry.WHOLE_LADDER:
             chosen += registry.ATTACKS
         elif name == registry.LADDER:
-            chosen += [each for each in registry.ATTACKS if not _is_never_best(each, setting)]
+            chosen += [each for each in registry.ATTACKS if each not in left_out]
         else:
             chosen.append(name)
     return list(dict.fromkeys(chosen))
@@ -68,12 +81,4 @@ def members(named: Iterable[str], setting: LadderSetting) -> list[str]:
 
 def every(named: Iterable[str]) -> list[str]:
     """The attacks that are meant in whatever setting, each once."""
-    return members(
-        (registry.WHOLE_LADDER if name == registry.LADDER else name for name in named), LadderSetting(False, False)
-    )
-
-
-def _is_never_best(attack: str, setting: LadderSetting) -> bool:
-    if attack == registry.OF_EXTRACTORS:
-        return not setting.private_classifier
-    return attack in registry.NEVER_BEST
+    return members(named, NOTHING)

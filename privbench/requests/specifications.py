@@ -47,7 +47,9 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
         )
         for round_ in attacks.rounds()
         for train in trains
-        for name in ladder.members(attack_names, ladder.of_training(train, attacks.batch_size, attacks.observe))
+        for name in ladder.members(
+            attack_names, ladder.left_out_of_training(train, round_, attacks.batch_size, attacks.observe)
+        )
     ]  # fmt: skip
 
 

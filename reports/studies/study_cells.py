@@ -143,8 +143,8 @@ def _of_training(
         for variant in study.variant:
             for attack in ladder.members(
                 named,
-                ladder.of_training(
-                    train, swept.get("batch_size", variant.batch_size), swept.get("observe", variant.observe)
+                ladder.left_out_of_training(
+                    train, round_, swept.get("batch_size", variant.batch_size), swept.get("observe", variant.observe)
                 ),
             ):
                 known = {field.name for field in fields(registry.resolve("attack", attack))}

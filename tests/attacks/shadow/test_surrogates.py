@@ -5,6 +5,7 @@ What they choose is validated in a shadow federation and cached, and never told 
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -177,6 +178,32 @@ def test_the_shadow_validation_takes_the_class_mean_unless_something_is_better_o
     better[1, 2] += torch.tensor([5.0, -4.0, 2.0, -2.0, 0.0, 0.0])
     assert math.isinf(selection.best(worse)[1])
     assert selection.best(better) == (1, selection.TAUS[2])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_recipes_asked_in_turn_the_same_is_taken_as_of_all_that_apply(seed, monkeypatch):
+    rng = torch.Generator().manual_seed(seed)
+    names = ["a", "b", "c"]
+    psnr = {name: torch.randn(len(selection.TAUS) + 1, 3, generator=rng) for name in names}
+    applicable = {name: bool(torch.rand((), generator=rng) < 0.6) for name in names}
+    asked = []
+
+    def applies(recipe, *_):
+        asked.append(recipe.name)
+        return applicable[recipe.name]
+
+    monkeypatch.setattr(
+        selection, "validated", lambda recipe, *_: {"psnr_db": psnr[recipe.name], "shift": torch.tensor(0.0)}
+    )
+    monkeypatch.setattr(selection, "applies", applies)
+    made = [SimpleNamespace(name=name) for name in reversed(names)]
+    choice = selection.best_of(made, 1, shadow_federation.real(shown(), known(), 0, "test"), 1, 0, known(), no_progress)
+    sound = [name for name in names if applicable[name]]
+    row, tau = selection.best([psnr[name] for name in sound]) if sound else (0, math.inf)
+    assert choice == (selection.NOTHING if math.isinf(tau) else (sound[row], tau))
+    # Extractors are trained for those that promise more, and for none that promises nothing.
+    gains = {name: float((of[:-1].mean(1) - of[-1].mean()).max()) for name, of in psnr.items()}
+    assert set(asked) == {name for name in names if gains[name] > 0 and gains[name] >= gains.get(choice.recipe, 0)}
 
 
 def choice_of_initial():

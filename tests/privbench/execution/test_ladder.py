@@ -1,5 +1,7 @@
 """What a ladder leaves out, and where it leaves out nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,9 +15,11 @@ from tests.builders import small_artifacts
 EVERY = list(registry.ATTACKS)
 
 
-def members(method="fedavg", defense="none", *, batch_size=1, observe="gradient", named=("ladder",), **chosen):
+def members(
+    method="fedavg", defense="none", *, round_="0", batch_size=1, observe="gradient", named=("ladder",), **chosen
+):
     train = presets.train_spec("quick", "photos", method, defense=defense, **chosen)
-    return ladder.members(named, ladder.of_training(train, batch_size, observe))
+    return ladder.members(named, ladder.left_out_of_training(train, round_, batch_size, observe))
 
 
 @pytest.mark.parametrize("defense", ["none", "gaussian:0.1"])
@@ -23,6 +27,19 @@ def members(method="fedavg", defense="none", *, batch_size=1, observe="gradient"
 def test_it_leaves_out_what_was_never_the_best_where_that_was_measured(method, defense):
     left_out = {*registry.NEVER_BEST, registry.OF_EXTRACTORS}
     assert members(method, defense) == [name for name in EVERY if name not in left_out]
+
+
+@pytest.mark.parametrize("round_", ["best", "last", "1"])
+@pytest.mark.parametrize("method", ["fedavg", "fedsplit", "fedcg"])
+def test_after_training_it_leaves_out_what_was_never_the_best_there_without_a_defence(method, round_):
+    left_out = [name for name in members(method) if name not in members(method, round_=round_)]
+    assert set(left_out) == registry.NEVER_BEST_TRAINED
+    assert set(members(method, round_=round_)) < set(members(method))
+    assert members(method, "gaussian:0.001", round_=round_) == members(method, "gaussian:0.001")
+    assert members(method, round_=round_, batch_size=4) == EVERY
+    # A network that has hardly left its start is the start's for an attack.
+    assert members(method, round_=round_, changes={"local_epochs": 4}) == members(method)
+    assert members(method, round_=round_, changes={"client_steps": 1}) == members(method)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +72,10 @@ def test_named_attacks_join_once_and_in_order():
 
 def test_an_artifact_has_the_members_of_the_run_that_it_is_of():
     seen = small_artifacts.artifact(torch.rand(2, 1, 32, 32), torch.tensor([0, 1]))
-    assert ladder.members(["ladder"], ladder.of_artifact(seen)) == members()
+    assert ladder.members(["ladder"], ladder.left_out_of_artifact(seen)) == members()
+    # How far its training has gone from the start is not known.
+    trained = replace(seen, round=7)
+    assert ladder.members(["ladder"], ladder.left_out_of_artifact(trained)) == members(round_="0")
 
 
 def test_the_command_asks_for_either_and_a_setting_may_be_of_any_attack():
@@ -64,9 +84,11 @@ def test_the_command_asks_for_either_and_a_setting_may_be_of_any_attack():
         cells = specifications.attack_cells(RunOptions(method="fedavg", dataset="photos"), asked, TrainingOptions())
         return [cell.attack for cell in cells]
 
-    assert attacks("ladder") == members()
+    trained = members(round_="best")
+    assert attacks("ladder") == trained
+    assert attacks("ladder", round_=["0", "best"]) == [*members(), *trained]
     assert attacks("ladder:all") == EVERY
-    assert attacks("ladder", also=["grnn"]) == [*members(), "grnn"]
-    assert attacks("ladder", attack_set=["weight=0.5"]) == members()
+    assert attacks("ladder", also=["grnn"]) == [*trained, "grnn"]
+    assert attacks("ladder", attack_set=["weight=0.5"]) == trained
     with pytest.raises(UserError, match="unknown attack 'ladder:some'; did you mean 'ladder'"):
         attacks("ladder:some")

@@ -77,6 +77,17 @@ def test_an_ordering_stands_beside_the_printed_one_of_each_model():
         model_accuracy.orderings([records[0], one[1]], "FedCG", ["FedCG 1"])
 
 
+def test_records_of_another_schedule_stand_beside_the_printed_values_of_the_published_one():
+    levels = {"fedcg": lambda s: 30.0 + s, "fedavg": lambda s: 31.0 + s}
+    printed = [of_fedcg_table(method, [100], lambda _: 40.0) for method in levels]
+    quick = [with_models(record(method, seeds=range(5)), level) for method, level in levels.items()]
+    # No number is printed for the quick preset itself.
+    assert "| FedAvg |" not in model_accuracy.orderings(quick, "FedCG", ["FedCG 1"])
+    text = model_accuracy.orderings(quick, "FedCG", ["FedCG 1"], printed)
+    (row,) = (line.split("|")[2:-1] for line in text.splitlines() if line.startswith("| FedAvg |"))
+    assert [row[0].strip(), row[4].strip()] == ["+0.29", "-1.00 [-1.00, -1.00], reversed"]
+
+
 def test_the_model_nearest_to_a_printed_accuracy_is_one_of_four():
     # FedAvg is printed at 47.23%.
     made = of_fedcg_table("fedavg", [100], lambda _: 47.9)
