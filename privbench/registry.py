@@ -131,7 +131,7 @@ NEVER_BEST = frozenset(
         "oracle-decoder",
     }
 )  # fmt: skip
-# Nor these after training, of an upload without a defence: before it the first is, and the second was once.
+# Never the best on trained networks without a defence. On untrained ones the first is.
 NEVER_BEST_TRAINED = frozenset({"initial-surrogate", "aligned-surrogate"})
 # What is attacked by default, and what a refusal names as the way out.
 STRONG = "staged"

@@ -5,7 +5,7 @@ DEFENCES, IMPRINT, COUNTERMEASURES = "defences", "imprint-on-the-wire", "counter
 INFERENCE, PROPERTY = "inference", "property-inference"
 # Attacks by what they know, in the quick preset.
 LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar10"
-# FedAvg of the last of them.
+# FedAvg and Local of the last of them.
 QUICK = "quick-cifar10"
 # The published schedule: how accurate its methods are, and their ladders.
 CIFAR10, TRAINED = "published-cifar10", "published-ladder"
@@ -21,6 +21,8 @@ LEFT_OUT = "ladder-left-out"
 LADDERS = (LADDER, DIGITS, CIFAR10_LADDER, TRAINED, OFFICE_TRAINED)
 # Private extractors: against how many images are known, how many auxiliary ones there are, and which rounds' uploads were kept.
 KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS = "known-images", "auxiliary-images", "earlier-rounds"
+# And where the fit to known images begins.
+CALIBRATED_STARTS = "calibrated-starts"
 # `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
 FIRST_ROUND = "office10-first-round"
 # Two attacks on private extractors under a prior learned from auxiliary images.

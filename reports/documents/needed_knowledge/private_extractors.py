@@ -15,6 +15,7 @@ from reports.documents.needed_knowledge.differences import Attacker
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
     AUXILIARY_IMAGES,
+    CALIBRATED_STARTS,
     CIFAR10_LADDER,
     COUNTERMEASURES,
     DIGITS,
@@ -70,6 +71,8 @@ BY_GENERATOR = {
 }
 # Data set -> a table that has the reference, of the same training where records of the settings are.
 PRIOR_ON = {"digits": COUNTERMEASURES}
+# A start of `calibrated` -> in words.
+STARTS = {"random": "random weights", "initial": "the initial extractor", "surrogate": "a surrogate"}
 # Data sets of which images were found under noise.
 NOISED_ON = ("photos",)
 
@@ -95,6 +98,34 @@ def _known_images(records: Sequence[AttackRecord]) -> str:
         whole = knowledge_tables.across(of_data_set, {"known images": number}, qualities)
         tables.append(f"On `{name}`:\n\n{whole}")
     return "\n\n".join(tables)
+
+
+def _calibrated_starts(root: Path) -> str:
+    """A block of PSNR against where the fit begins, a column a method; a random start is of another table.
+
+    Only copies as good, and as many, as in the study of the starts stand beside each other.
+    """
+
+    def start(r: AttackRecord) -> str:
+        return str(r.cell.attack_settings.get("start", "random"))
+
+    def place(r: AttackRecord) -> tuple[str, int, int, int]:
+        known = r.cell.known_images or 0
+        return r.cell.train.dataset, known, list(STARTS).index(start(r)), METHODS.index(label(r.cell))
+
+    own = published.attacked(root, CALIBRATED_STARTS)
+    known = {(r.cell.train.dataset, r.cell.known_images, r.cell.known_quality_db) for r in own}
+    beside = [
+        r
+        for r in published.attacked(root, KNOWN_IMAGES)
+        if (r.cell.train.dataset, r.cell.known_images, r.cell.known_quality_db) in known
+    ]
+    rows: dict[str, Callable[[AttackRecord], str]] = {
+        "data set": knowledge_tables.PLACE["data set"],
+        "known images": lambda r: sweeps.value_text(r.cell.known_images),
+        "the fit begins at": lambda r: STARTS[start(r)],
+    }
+    return knowledge_tables.across(sorted([*own, *beside], key=place), rows, lambda r: [label(r.cell)])
 
 
 def _auxiliary_images(root: Path) -> str:
@@ -242,6 +273,7 @@ BLOCKS: Blocks = {
     OFFICE_FURTHER: _office_by_seed,
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
     AUXILIARY_IMAGES: _auxiliary_images,
+    CALIBRATED_STARTS: _calibrated_starts,
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
     FIRST_ROUND: _first_round,
     "needed-differences": _differences(BETWEEN_METHODS),
@@ -258,6 +290,15 @@ BLOCKS: Blocks = {
     f"{JOINT}-updates": published.of_attacks(JOINT, _whole_updates),
     **{
         f"{name}-setting": published.of_attacks(name, findings.setting)
-        for name in (KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS, FIRST_ROUND, LEARNED_PRIOR, POSTERIOR_MEAN, JOINT)
+        for name in (
+            KNOWN_IMAGES,
+            AUXILIARY_IMAGES,
+            CALIBRATED_STARTS,
+            EARLIER_ROUNDS,
+            FIRST_ROUND,
+            LEARNED_PRIOR,
+            POSTERIOR_MEAN,
+            JOINT,
+        )
     },
 }
