@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench import registry
+from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import measured, table_checks
@@ -192,14 +193,20 @@ def _near_chance(record: AttackRecord) -> bool:
 
 
 def left_out(records: Sequence[AttackRecord], gaps: Sequence[Gap]) -> list[str]:
-    """One line with the attacks that were neither made nor refused, as a ladder leaves out those that are never the best."""
-    named = {r.cell.attack for r in records} | {gap.attack for gap in gaps}
+    """The attacks that were neither made nor refused, and those that were not of trained networks without a defence.
+
+    A ladder leaves out those that are never the best.
+    """
+    cells = [*(r.cell for r in records), *(gap.cell for gap in gaps)]
+    named = {cell.attack for cell in cells}
     missing = [name for name in registry.ATTACKS if name not in named]
-    return (
-        [f"Not among the attacks: {', '.join(missing)}. `--attack {registry.WHOLE_LADDER}` makes those that apply."]
-        if missing
-        else []
-    )
+    trained = {cell.attack for cell in cells if cell.round != UNTRAINED and cell.train.defense == "none"}
+    untrained_alone = [name for name in registry.ATTACKS if name in registry.NEVER_BEST_TRAINED & named - trained]
+    more = f"`--attack {registry.WHOLE_LADDER}` makes those that apply."
+    lines = [f"Not among the attacks: {', '.join(missing)}. {more}"] if missing else []
+    if trained and untrained_alone:
+        lines.append(f"Not among those on trained networks without a defence: {', '.join(untrained_alone)}. {more}")
+    return lines
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:

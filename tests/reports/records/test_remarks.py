@@ -1,0 +1,25 @@
+"""What a report says of the attacks that a ladder leaves out."""
+
+from privbench import registry
+from reports.records import remarks
+from tests.builders.records import record
+
+TRAINED = "Not among those on trained networks without a defence: "
+
+
+def said(*records):
+    return [line.partition(" `--attack")[0] for line in remarks.left_out(records, [])]
+
+
+def test_attacks_without_a_record_are_named_and_those_of_untrained_networks_alone_apart():
+    every = [record("fedsplit", attack=name, round_="0") for name in registry.ATTACKS]
+    assert said(*every) == []
+    (line,) = said(*every[1:])
+    assert line == f"Not among the attacks: {every[0].attack}."
+    trained = [record("fedsplit", attack=name) for name in registry.ATTACKS if name not in registry.NEVER_BEST_TRAINED]
+    names = [name for name in registry.ATTACKS if name in registry.NEVER_BEST_TRAINED]
+    assert said(*every, *trained) == [f"{TRAINED}{', '.join(names)}."]
+    # Under a defence the ladder makes them of trained networks, which says nothing of those without.
+    noised = [record("fedsplit", "gaussian:0.1", name) for name in names]
+    assert said(*every, *trained, *noised) == [f"{TRAINED}{', '.join(names)}."]
+    assert said(*every, *trained, *(record("fedsplit", attack=name) for name in names)) == []
