@@ -18,7 +18,7 @@ from privbench.types import Artifact
 MEASURED_BACKBONE = "lenet5"
 # What a defence may do to a gradient there.
 MEASURED_DEFENCE = frozenset({"noise"})
-# Of a client in a round, at least. A network that has hardly left its start is the start's for an attack.
+# Of a client in a round, at least. After less training the initial extractor may still serve an attack.
 MEASURED_EPOCHS = 5
 UNTRAINED = "0"
 NOTHING: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.documents import (
     benchmarks,
@@ -262,7 +263,7 @@ BLOCKS: Blocks = {
     f"{TRAINED}-shorter": published.of_attacks(TRAINED, findings.between_rounds, 20, 25),
     "published-runs": _published_runs,
     "published-claims": published.of_attacks(TRAINED, findings.beside_printed),
-    "published-claims-untrained": published.of_attacks(TRAINED, findings.beside_printed, findings.UNTRAINED),
+    "published-claims-untrained": published.of_attacks(TRAINED, findings.beside_printed, UNTRAINED),
     QUICK: lambda root: findings.beside_printed(
         [r for name in (QUICK, CIFAR10_LADDER) for r in published.attacked(root, name)]
     ),
@@ -295,9 +296,7 @@ BLOCKS: Blocks = {
     f"{OFFICE}-seeds": lambda root: model_accuracy.over_seeds(_office_with_all_seeds(root), TABLES),
     f"{OFFICE}-seeds-orderings": _office_orderings,
     f"{OFFICE_TRAINED}-claims": published.of_attacks(OFFICE_TRAINED, findings.beside_printed),
-    f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(
-        OFFICE_TRAINED, findings.beside_printed, findings.UNTRAINED
-    ),
+    f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(OFFICE_TRAINED, findings.beside_printed, UNTRAINED),
     NOISE_ON_STEPS: _places_of_noise,
     PAPERS_ATTACK: _papers_attack("quick"),
     f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),

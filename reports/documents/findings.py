@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from privbench import registry, spec
+from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
@@ -26,7 +27,7 @@ BESIDE_PRINTED = (
     "it knows", "strongest active server, dB",
 )  # fmt: skip
 BETWEEN_ROUNDS = ("method", "the attacker knows", "round {early}, dB", "round {late}, dB", "difference, dB")
-BEST, UNTRAINED = "best", "0"
+BEST = "best"
 WHEN = {BEST: "after training", UNTRAINED: "before training"}
 # The addresses of whole tables, from docs/results.md.
 TABLE, LADDER = "results/quick-photos.md", "results/ladder-photos.md"

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from privbench import registry
+from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord
-from reports.documents.findings import UNTRAINED, by_method
+from reports.documents.findings import by_method
 from reports.documents.needed_knowledge import knowledge_tables
 from reports.records import knowledge_sets
 from reports.records.labels import unique

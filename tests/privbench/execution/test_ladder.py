@@ -37,7 +37,7 @@ def test_after_training_it_leaves_out_what_was_never_the_best_there_without_a_de
     assert set(members(method, round_=round_)) < set(members(method))
     assert members(method, "gaussian:0.001", round_=round_) == members(method, "gaussian:0.001")
     assert members(method, round_=round_, batch_size=4) == EVERY
-    # A network that has hardly left its start is the start's for an attack.
+    # After less training the initial extractor may still serve an attack.
     assert members(method, round_=round_, changes={"local_epochs": 4}) == members(method)
     assert members(method, round_=round_, changes={"client_steps": 1}) == members(method)
 
