@@ -24,6 +24,7 @@ from reports.documents.needed_knowledge.knowledge_tables import PLACE, across, p
 from reports.documents.pages import Blocks
 from reports.documents.table_names import (
     ACTIVE,
+    ALL_SEEDS,
     CIFAR10,
     CIFAR10_LADDER,
     COUNTERMEASURES,
@@ -37,7 +38,6 @@ from reports.documents.table_names import (
     META,
     NOISE_ON_STEPS,
     OFFICE,
-    OFFICE_FURTHER,
     OFFICE_TRAINED,
     PAPERS_ATTACK,
     PHOTOS,
@@ -174,20 +174,29 @@ def _checks_of_clients(records: Sequence[AttackRecord]) -> str:
 
 def _published_runs(root: Path) -> str:
     """How far the runs of the published settings are, from every table that has some."""
-    names = (CIFAR10, TRAINED, OFFICE, OFFICE_TRAINED, OFFICE_FURTHER, NOISE_ON_STEPS)
+    names = (*ALL_SEEDS[CIFAR10], *ALL_SEEDS[OFFICE], NOISE_ON_STEPS)
     return published_runs.table(published.read_all(root, names))
 
 
-def _office_with_all_seeds(root: Path) -> list[Record]:
-    """Training on Office-Caltech10, of the tables' seeds and of those that were made since."""
-    return model_accuracy.with_all_seeds(published.read_all(root, (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)))
+def _seeds(name: str) -> Callable[[Path], str]:
+    """A block of the accuracies of one data set trained by the published schedule, over all seeds."""
+    return lambda root: model_accuracy.over_seeds(_with_all_seeds(root, name), TABLES)
 
 
-def _office_orderings(root: Path) -> str:
-    """The orderings of FedSplit's accuracy among the methods that have as many seeds."""
-    records = _office_with_all_seeds(root)
-    most = max(len(r.seeds) for r in records)
-    return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
+def _seeds_orderings(name: str) -> Callable[[Path], str]:
+    """A block of the orderings of FedSplit's accuracy among the methods that have as many seeds."""
+
+    def text(root: Path) -> str:
+        records = _with_all_seeds(root, name)
+        most = max(len(r.seeds) for r in records)
+        return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
+
+    return text
+
+
+def _with_all_seeds(root: Path, name: str) -> list[Record]:
+    """Training on one data set by the published schedule, of the tables' seeds and of those that were made since."""
+    return model_accuracy.with_all_seeds(published.read_all(root, ALL_SEEDS[name]))
 
 
 def _of_quick(root: Path) -> list[Record]:
@@ -206,7 +215,7 @@ def _places_of_noise(root: Path) -> str:
 
     A table for each data set on which noise on every step was run.
     """
-    names = (NOISE_ON_STEPS, OFFICE, OFFICE_FURTHER, OFFICE_TRAINED, CIFAR10)
+    names = (NOISE_ON_STEPS, *ALL_SEEDS[OFFICE], *ALL_SEEDS[CIFAR10])
     records = [r for r in published.read_all(root, names) if r.cell.train.method == "fedavg"]
     on_steps = [r for r in records if r.cell.train.where == "step"]
     tables = []
@@ -293,8 +302,8 @@ BLOCKS: Blocks = {
     "finding-accuracy": published.of_attacks(PHOTOS, model_accuracy.cost, STRONG_NOISE, FEDAVG),
     **_accuracies(CIFAR10),
     **_accuracies(OFFICE),
-    f"{OFFICE}-seeds": lambda root: model_accuracy.over_seeds(_office_with_all_seeds(root), TABLES),
-    f"{OFFICE}-seeds-orderings": _office_orderings,
+    **{f"{name}-seeds": _seeds(name) for name in ALL_SEEDS},
+    f"{OFFICE}-seeds-orderings": _seeds_orderings(OFFICE),
     f"{OFFICE_TRAINED}-claims": published.of_attacks(OFFICE_TRAINED, findings.beside_printed),
     f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(OFFICE_TRAINED, findings.beside_printed, UNTRAINED),
     NOISE_ON_STEPS: _places_of_noise,

@@ -8,12 +8,14 @@ LADDER, DIGITS, CIFAR10_LADDER = "ladder-photos", "ladder-digits", "ladder-cifar
 # FedAvg and Local of the last of them.
 QUICK = "quick-cifar10"
 # The published schedule: how accurate its methods are, and their ladders.
-CIFAR10, TRAINED = "published-cifar10", "published-ladder"
+CIFAR10, TRAINED, CIFAR10_FURTHER = "published-cifar10", "published-ladder", "published-cifar10-further"
 OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
     "published-office10",
     "published-office10-ladder",
     "published-office10-further",
 )
+# What was trained by that schedule -> the tables with seeds of it, those of its pages before those that were made since.
+ALL_SEEDS = {CIFAR10: (CIFAR10, CIFAR10_FURTHER, TRAINED), OFFICE: (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)}
 # FedAvg by that schedule under noise on every local step.
 NOISE_ON_STEPS = "noise-on-steps"
 # What the ladder leaves out by default, on the private extractors of `digits`.

@@ -16,6 +16,7 @@ from reports.documents.pages import Blocks
 from reports.documents.table_names import (
     AUXILIARY_IMAGES,
     CALIBRATED_STARTS,
+    CIFAR10_FURTHER,
     CIFAR10_LADDER,
     COUNTERMEASURES,
     DIGITS,
@@ -212,10 +213,9 @@ def _references(root: Path, name: str) -> list[AttackRecord]:
     return [r for r in published.attacked(root, name) if r.attack == "oracle" and r.cell.round == findings.BEST]
 
 
-def _office_by_seed(root: Path) -> str:
-    """A block of Office-Caltech10's seeds, those of the tables and those that were made since."""
-    records = published.read_all(root, (OFFICE_TRAINED, OFFICE_FURTHER))
-    return knowledge_tables.by_seed(records, METHODS, ATTACKS, findings.BEST)
+def _by_seed(names: Sequence[str], methods: Sequence[str], attacks: Sequence[str]) -> Callable[[Path], str]:
+    """A block of the seeds of one data set, those of the tables and those that were made since."""
+    return lambda root: knowledge_tables.by_seed(published.read_all(root, names), methods, attacks, findings.BEST)
 
 
 def _first_round(root: Path) -> str:
@@ -270,7 +270,8 @@ BLOCKS: Blocks = {
         for method, quick in {"FedAvg": QUICK, **dict.fromkeys(METHODS, CIFAR10_LADDER)}.items()
     },
     "private-attacks": _private_attacks,
-    OFFICE_FURTHER: _office_by_seed,
+    OFFICE_FURTHER: _by_seed((OFFICE_TRAINED, OFFICE_FURTHER), METHODS, ATTACKS),
+    CIFAR10_FURTHER: _by_seed((TRAINED, CIFAR10_FURTHER), ("FedAvg",), ("staged", "imprint")),
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
     AUXILIARY_IMAGES: _auxiliary_images,
     CALIBRATED_STARTS: _calibrated_starts,
