@@ -226,5 +226,5 @@ def _schedule_text(record: Record) -> str:
     return (
         f"Protocol `{train.protocol}`, {train.clients} clients, `{train.backbone}`: at most {plan.rounds} rounds of "
         f"{plan.local_epochs} epochs, batch {plan.batch}, learning rate {plan.task.lr:g}; training stops after {plan.patience} "
-        f"rounds without a better validation accuracy. Seeds: {seeds}."
+        f"rounds without a better validation accuracy. Seeds of the first table: {seeds}."
     )

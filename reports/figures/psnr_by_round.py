@@ -226,7 +226,7 @@ def _press(axes: Axes, top: float) -> None:
 
 
 def _spaced(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
-    """The rounds whose names fit on an axis of so many inches: the first, then "best" and "last", then others."""
+    """The rounds whose names fit on an axis of so many inches: the first, then "best" and "last", the last of all, then others."""
     to_screen = axes.transScale.transform
     low, high = (to_screen((x, 1.0))[0] for x in axes.get_xlim())
 
@@ -236,7 +236,7 @@ def _spaced(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
         return middle - half, middle + half
 
     named: list[float] = []
-    for r in sorted(rounds, key=lambda r: (r != min(rounds), rounds[r].isdigit(), r)):
+    for r in sorted(rounds, key=lambda r: (r != min(rounds), rounds[r].isdigit(), r != max(rounds), r)):
         if all(span(r)[1] <= span(k)[0] or span(k)[1] <= span(r)[0] for k in named):
             named.append(r)
     return named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -29,11 +30,18 @@ MARKER_POINTS = 5.0
 # Bars that would lie on each other are drawn so far apart.
 STEP_POINTS = 3.0
 MOVED = "bars that would cover each other are drawn apart"
+# Methods whose floors differ by less share the dashed line; scores are printed to a tenth.
+SAME_FLOOR_DB = 0.1
+OWN_FLOOR = "short line: a method's own floor, where it differs"
+OWN_FLOOR_POINTS = 20.0
 SeriesStyles = Mapping[str, dict[str, Any]]
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     """A panel per attacked round, side by side: each method's strongest attack, filled; published ones, hollow; the floor, dashed.
+
+    The dashed line is the floor that most methods have. Another floor (fewer labels are read from noised uploads) is a
+    short line of the method's colour.
 
     `records` are of one setting. Bars are the standard deviation over seeds (accuracy) and the 95% interval (PSNR). The strongest
     attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for
@@ -53,12 +61,14 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         title = f"{number} round" if number in ("best", "last") else f"round {round_text(number)}"
         axes.set_title(title, fontsize=style.FONT_POINTS)
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
-    style.heading(figure, f"{grouping.title(grouping.setting(records[0].cell))}\n{MOVED}")
+    differ = any(_own_floors(spreads) for spreads in every)
+    words = f"{MOVED}\n{OWN_FLOOR}" if differ else MOVED
+    style.heading(figure, f"{grouping.title(grouping.setting(records[0].cell))}\n{words}")
     figure.draw_without_rendering()
     covered = [_bars(axes, spreads) for axes, spreads in zip(panels, every, strict=True)]
     short = dict(zip(names, style.series_names(names), strict=True))
     has_published = any(published(r.cell)[0] and of_papers_attack(r.cell) for r in records)
-    floors = [_floor(of_round) for of_round in rounds.values()]
+    floors = [_floor(spreads) for spreads in every]
     if has_published or not _named(figure, panels, every, covered, floors, short):
         _legend(figure, {short[name]: series_styles[name] for name in names}, has_published=has_published)
     return style.save(figure, stem)
@@ -70,6 +80,7 @@ class ErrorBar(NamedTuple):
     point: Point
     accuracy: tuple[float, float]
     psnr_db: tuple[float, float]
+    floor_db: float
 
 
 def _panels(number: int) -> tuple[Figure, list[Axes]]:
@@ -95,20 +106,29 @@ def _spreads(records: Sequence[AttackRecord], names: Sequence[str], series_style
         std = accuracy.std or 0.0
         point = Point(name, series_styles[name]["color"], accuracy.mean, psnr.mean)
         ends = (min(psnr.low, psnr.mean), max(psnr.high, psnr.mean))
-        bars.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends))
+        bars.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends, best.floor.psnr_db))
     return bars
 
 
-def _floor(records: Sequence[AttackRecord]) -> float:
-    return sum(r.floor.psnr_db for r in records) / len(records)
+def _floor(spreads: Sequence[ErrorBar]) -> float:
+    """The floor that most methods have, to SAME_FLOOR_DB."""
+    shared = Counter(round(s.floor_db / SAME_FLOOR_DB) for s in spreads).most_common(1)[0][0]
+    return next(s.floor_db for s in spreads if round(s.floor_db / SAME_FLOOR_DB) == shared)
+
+
+def _own_floors(spreads: Sequence[ErrorBar]) -> list[ErrorBar]:
+    """The methods that have another one."""
+    return [s for s in spreads if abs(s.floor_db - _floor(spreads)) >= SAME_FLOOR_DB]
 
 
 def _draw(
     axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[ErrorBar], series_styles: SeriesStyles
 ) -> None:
     """Everything but the bars, whose room the limits hold."""
-    axes.axhline(_floor(records), zorder=0, **FLOOR)
-    for point, across, upright in spreads:
+    axes.axhline(_floor(spreads), zorder=0, **FLOOR)
+    for point, *_, floor in _own_floors(spreads):
+        axes.plot(point.x, floor, marker="_", markersize=OWN_FLOOR_POINTS, color=point.colour, zorder=2)
+    for point, across, upright, _ in spreads:
         axes.plot(point.x, point.y, markersize=MARKER_POINTS, zorder=4, **series_styles[point.name])
         axes.update_datalim([(across[0], upright[0]), (across[1], upright[1])])
         cell = next(r.cell for r in records if label(r.cell) == point.name)
@@ -126,7 +146,7 @@ def _bars(axes: Axes, spreads: Sequence[ErrorBar]) -> list[Bbox]:
     rows = _moves(axes, [(s.accuracy, s.point.y) for s in spreads], upright=False)
     columns = _moves(axes, [(s.psnr_db, s.point.x) for s in spreads], upright=True)
     covered = []
-    for (point, accuracy, psnr_db), down, aside in zip(spreads, rows, columns, strict=True):
+    for (point, accuracy, psnr_db, _), down, aside in zip(spreads, rows, columns, strict=True):
         how: dict[str, Any] = {
             "fmt": "none",
             "ecolor": point.colour,
@@ -141,6 +161,10 @@ def _bars(axes: Axes, spreads: Sequence[ErrorBar]) -> list[Bbox]:
         reach = [[point.y - psnr_db[0]], [psnr_db[1] - point.y]]
         axes.errorbar(point.x, point.y, yerr=reach, transform=(moved := _moved(axes, aside, 0)), **how)
         covered.append(Bbox(moved.transform([(point.x, end) for end in psnr_db])).padded(2))
+    half = OWN_FLOOR_POINTS / 2 / 72 * axes.figure.dpi
+    for point, *_, floor in _own_floors(spreads):
+        x, y = axes.transData.transform((point.x, floor))
+        covered.append(Bbox([(x - half, y), (x + half, y)]).padded(2))
     return covered
 
 

@@ -91,7 +91,8 @@ def how(records: Sequence[AttackRecord]) -> str:
         "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less."
         + (failed if any(row.best.scores.failures for row in cells) else "")
         + f" It is bold where {LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor "
-        f"lies above 0, each cell by itself: of {len(cells)} cells that gained nothing at most about {len(cells) * 0.025:.0f} "
+        f"lies above 0 while some image was reconstructed, each cell by itself: of {len(cells)} cells that gained nothing at most "
+        f"about {len(cells) * 0.025:.0f} "
         "would be bold by chance. The long tables hold every attack, its failures, and tests adjusted for their number."
         + _of_sharing(records)
     )

@@ -446,6 +446,33 @@ def test_bars_that_would_lie_on_each_other_are_drawn_apart(figure, tmp_path):
     assert min(b - a for a, b in pairwise(rows)) >= 0.9 * step
 
 
+def floored_at(made, drop_db):
+    """The record with every floor lower."""
+    lower = [v.model_copy(update={"floors": {n: f - drop_db for n, f in v.floors.items()}}) for v in made.victims]
+    return made.model_copy(update={"victims": lower})
+
+
+def own_floors(axes):
+    return [line for line in axes.lines if line.get_markersize() == scatter.OWN_FLOOR_POINTS]
+
+
+def test_a_method_with_another_floor_has_a_line_of_its_own(figure, tmp_path):
+    noised = ("fedavg", "gaussian:0.1")
+    made = [record(m, d, "staged", psnr=12.0) for m, d in FIVE]
+    records = [floored_at(r, 1.5) if (r.cell.train.method, r.cell.train.defense) == noised else r for r in made]
+    drawn = figure(records, tmp_path)
+    (axes,) = drawn.axes
+    (shared,) = [line for line in axes.lines if line.get_color() == scatter.FLOOR["color"]]
+    assert shared.get_ydata()[0] == pytest.approx(14.0)
+    (own,) = own_floors(axes)
+    assert own.get_ydata()[0] == pytest.approx(12.5)
+    colours = {" ".join(text.get_text().split()): text.get_color() for text in axes.texts}
+    assert own.get_color() == colours["FedAvg + Gaussian 0.1"]
+    assert scatter.OWN_FLOOR in drawn.get_suptitle()
+    (alike,) = figure(made, tmp_path).axes
+    assert own_floors(alike) == []
+
+
 def test_the_attack_table_study_has_the_five_published_columns():
     cells = study_cells.of(definition.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
     columns = {(c.train.method, c.train.defense) for c in cells}
