@@ -133,6 +133,8 @@ NEVER_BEST = frozenset(
 )  # fmt: skip
 # Never the best on trained networks without a defence. On untrained ones the first is.
 NEVER_BEST_TRAINED = frozenset({"initial-surrogate", "aligned-surrogate"})
+# Never above the floor on untrained networks without a defence. On trained ones it is.
+NEVER_ABOVE_UNTRAINED = frozenset({"decoder"})
 # What is attacked by default, and what a refusal names as the way out.
 STRONG = "staged"
 OF_GRADIENTS = "dlg"

@@ -1,9 +1,9 @@
 """Which attacks a ladder makes: every one, or those that have been the best of what knows as much.
 
 `ladder:all` is every attack. `ladder` leaves out those of registry.NEVER_BEST where that was measured: one image's gradient of
-LeNet-5, without a defence or under Gaussian noise. Of trained networks without a defence it leaves out those of
-registry.NEVER_BEST_TRAINED as well, where a round is as long as those measured (docs/appendix/ladder_members.md). Elsewhere both
-are the same.
+LeNet-5, without a defence or under Gaussian noise. Without a defence it leaves out of untrained networks those of
+registry.NEVER_ABOVE_UNTRAINED as well, and of trained ones those of registry.NEVER_BEST_TRAINED, where a round is as long as those
+measured (docs/appendix/ladder_members.md). Elsewhere both are the same.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ def left_out_of_training(train: TrainSpec, round_: str, batch_size: int, observe
         return NOTHING
     is_private_classifier = "classifier" not in method.shared_parts
     is_long = train.schedule.local_epochs >= MEASURED_EPOCHS and train.schedule.client_steps is None
-    is_trained = is_long and round_ != UNTRAINED
-    return _never_best(described.kinds(defence.describe()), is_trained, is_private_classifier)
+    at_round = NOTHING
+    if round_ == UNTRAINED:
+        at_round = registry.NEVER_ABOVE_UNTRAINED
+    elif is_long:
+        at_round = registry.NEVER_BEST_TRAINED
+    return _never_best(described.kinds(defence.describe()), at_round, is_private_classifier)
 
 
 def left_out_of_artifact(seen: Artifact) -> frozenset[str]:
-    """The same of uploads that are at hand, which do not say how far training has gone from its start."""
+    """The same of uploads that are at hand, which do not say how training began and how far it has gone from there."""
     is_measured = (
         seen.model.backbone == MEASURED_BACKBONE
         and seen.batch_size == 1
@@ -54,16 +58,15 @@ def left_out_of_artifact(seen: Artifact) -> frozenset[str]:
     if not is_measured:
         return NOTHING
     is_private_classifier = "classifier" not in seen.shared_parts
-    return _never_best(described.kinds(seen.defense), False, is_private_classifier)
+    return _never_best(described.kinds(seen.defense), NOTHING, is_private_classifier)
 
 
-def _never_best(defence: frozenset[str], is_trained: bool, is_private_classifier: bool) -> frozenset[str]:
-    """The attacks that were never the best where a defence does what it does, before training or after it."""
+def _never_best(defence: frozenset[str], at_round: frozenset[str], is_private_classifier: bool) -> frozenset[str]:
+    """The attacks that were never the best where a defence does what it does; those of the round count without a defence alone."""
     if not defence <= MEASURED_DEFENCE:
         return NOTHING
     of_extractors = NOTHING if is_private_classifier else {registry.OF_EXTRACTORS}
-    after_training = registry.NEVER_BEST_TRAINED if is_trained and not defence else NOTHING
-    return registry.NEVER_BEST | of_extractors | after_training
+    return registry.NEVER_BEST | of_extractors | (NOTHING if defence else at_round)
 
 
 def members(named: Iterable[str], left_out: frozenset[str]) -> list[str]:

@@ -193,19 +193,25 @@ def _near_chance(record: AttackRecord) -> bool:
 
 
 def left_out(records: Sequence[AttackRecord], gaps: Sequence[Gap]) -> list[str]:
-    """The attacks that were neither made nor refused, and those that were not of trained networks without a defence.
+    """The attacks that were neither made nor refused, and those that were not of untrained or trained networks without a defence.
 
     A ladder leaves out those that are never the best.
     """
     cells = [*(r.cell for r in records), *(gap.cell for gap in gaps)]
     named = {cell.attack for cell in cells}
     missing = [name for name in registry.ATTACKS if name not in named]
-    trained = {cell.attack for cell in cells if cell.round != UNTRAINED and cell.train.defense == "none"}
-    untrained_alone = [name for name in registry.ATTACKS if name in registry.NEVER_BEST_TRAINED & named - trained]
+    undefended = [cell for cell in cells if cell.train.defense == "none"]
+    untrained = {cell.attack for cell in undefended if cell.round == UNTRAINED}
+    trained = {cell.attack for cell in undefended if cell.round != UNTRAINED}
     more = f"`--attack {registry.WHOLE_LADDER}` makes those that apply."
     lines = [f"Not among the attacks: {', '.join(missing)}. {more}"] if missing else []
-    if trained and untrained_alone:
-        lines.append(f"Not among those on trained networks without a defence: {', '.join(untrained_alone)}. {more}")
+    for networks, made, left in (
+        ("untrained", untrained, registry.NEVER_ABOVE_UNTRAINED),
+        ("trained", trained, registry.NEVER_BEST_TRAINED),
+    ):
+        elsewhere = [name for name in registry.ATTACKS if name in left & named - made]
+        if made and elsewhere:
+            lines.append(f"Not among those on {networks} networks without a defence: {', '.join(elsewhere)}. {more}")
     return lines
 
 

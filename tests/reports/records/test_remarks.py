@@ -5,6 +5,7 @@ from reports.records import remarks
 from tests.builders.records import record
 
 TRAINED = "Not among those on trained networks without a defence: "
+UNTRAINED = "Not among those on untrained networks without a defence: "
 
 
 def said(*records):
@@ -23,3 +24,15 @@ def test_attacks_without_a_record_are_named_and_those_of_untrained_networks_alon
     noised = [record("fedsplit", "gaussian:0.1", name) for name in names]
     assert said(*every, *trained, *noised) == [f"{TRAINED}{', '.join(names)}."]
     assert said(*every, *trained, *(record("fedsplit", attack=name) for name in names)) == []
+
+
+def test_attacks_of_trained_networks_alone_are_named():
+    trained = [record("fedsplit", attack=name) for name in registry.ATTACKS]
+    untrained = [
+        record("fedsplit", attack=name, round_="0")
+        for name in registry.ATTACKS
+        if name not in registry.NEVER_ABOVE_UNTRAINED
+    ]
+    names = [name for name in registry.ATTACKS if name in registry.NEVER_ABOVE_UNTRAINED]
+    assert said(*trained) == []
+    assert said(*trained, *untrained) == [f"{UNTRAINED}{', '.join(names)}."]
