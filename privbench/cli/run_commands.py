@@ -281,6 +281,15 @@ def repeat(
     defense: Annotated[
         list[str] | None, typer.Option("--defense", metavar="NAME", help="Only cells under this defence; repeatable.")
     ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option("--attack", metavar="NAME", help="Only cells of this attack; repeatable.")
+    ] = None,
+    round_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--round", metavar="ROUND", help="Only cells of this round, as cells name it: 0, best; repeatable."
+        ),
+    ] = None,
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Run the cells of some records on other seeds: a table made again independently, or continued where its seeds are few.
@@ -293,7 +302,7 @@ def repeat(
     from privbench.cli import reproduction
     from reports.running.repetition import Only
 
-    reproduction.repeat(runs, first_seed, seeds, Only(method, dataset, defense), place)
+    reproduction.repeat(runs, first_seed, seeds, Only(method, dataset, defense, attack, round_), place)
 
 
 def reproduce(

@@ -12,11 +12,16 @@ from privbench.spec import CellSpec
 
 
 class Only(NamedTuple):
-    """The cells of a table that are meant: those of these names, as cells spell them; None: of every one."""
+    """The cells of a table that are meant: those of these names, as cells spell them; None: of every one.
+
+    Cells of training alone have no attack, and are not meant where attacks are named.
+    """
 
     methods: Sequence[str] | None = None
     datasets: Sequence[str] | None = None
     defenses: Sequence[str] | None = None
+    attacks: Sequence[str] | None = None
+    rounds: Sequence[str] | None = None
 
 
 ALL = Only()
@@ -45,9 +50,9 @@ def cells(
 
 
 def _chosen(records: Sequence[Record], only: Only) -> list[Record]:
-    names = [(r.cell.train.method, r.cell.train.dataset, r.cell.train.defense) for r in records]
+    names = [(c.train.method, c.train.dataset, c.train.defense, c.attack, c.round) for c in (r.cell for r in records)]
     for asked, there in zip(only, zip(*names, strict=True), strict=False):
-        known = list(dict.fromkeys(there))
+        known = [name for name in dict.fromkeys(there) if name is not None]
         if absent := [name for name in asked or () if name not in known]:
             raise UserError(f"there is no record of {', '.join(absent)}; there are records of {', '.join(known)}")
     chosen = [

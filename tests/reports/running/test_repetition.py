@@ -51,6 +51,25 @@ def test_data_sets_and_defences_may_be_named_too():
     assert repetition.cells([], None, None) == []
 
 
+def test_attacks_and_rounds_may_be_named_which_leaves_out_training_alone():
+    records = [
+        *(
+            named(attack=attack, round_=round_, seeds=(100,))
+            for attack in ("dlg", "idlg")
+            for round_ in ("0", "best")
+        ),
+        named(attack=None, seeds=(100,)),
+    ]
+    both = repetition.cells(records, None, None, Only(attacks=["idlg"], rounds=["best"]))
+    assert both == [records[3].cell.with_seeds((101,))]
+    of_round = repetition.cells(records, None, None, Only(rounds=["0"]))
+    assert [cell.attack for cell in of_round] == ["dlg", "idlg"]
+    with pytest.raises(UserError, match="no record of grnn; there are records of dlg, idlg"):
+        repetition.cells(records, None, None, Only(attacks=["grnn"]))
+    with pytest.raises(UserError, match="no record of 5; there are records of 0, best"):
+        repetition.cells(records, None, None, Only(rounds=["5"]))
+
+
 def test_records_of_one_cell_with_other_seeds_are_one_cell():
     made = repetition.cells([named(seeds=(100,)), named(seeds=(101,))], 110, 2)
     assert [cell.seeds for cell in made] == [(110, 111)]
