@@ -13,6 +13,7 @@ Pasquini, Francati, Ateniese: Eluding Secure Aggregation in Federated Learning v
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -41,7 +42,8 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    revision: ClassVar[int] = 2  # 1: as `imprint` 9; 2: the dry run counts the target's images
+    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages
+    revision: ClassVar[int] = 3
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a target that is no client."""
@@ -56,7 +58,9 @@ class ModelInconsistency:
         expected = knowledge.expected
         # The more images the target has, the finer its message is in fixed point.
         counts = (expected.weights[self.target],)
-        alone = expected._replace(batch_size=expected.images_per_client, weights=counts)
+        # The others' messages are silent but for their noise, which counts relative to the target's share.
+        noise = math.hypot(*expected.shares) / expected.shares[self.target]
+        alone = expected._replace(batch_size=expected.images_per_client, weights=counts, noise_factor=noise)
         return self._imprint.craft(model, broadcast, replace(knowledge, expected=alone), seed)
 
     def craft_others(self, model: Model, broadcast: Networks) -> Networks:

@@ -289,6 +289,8 @@ class ExpectedUpload(NamedTuple):
     local: LocalSteps | None = None  # behind uploads that are whole updates
     # By which the server gets the sum of several clients' messages, of B / len(weights) images each; one where it gets messages.
     weights: tuple[int, ...] = (1,)
+    # How much more noise arrives with a message than it has itself: more than 1 where others of a sum bring their noise alone.
+    noise_factor: float = 1.0
 
     @property
     def shares(self) -> tuple[float, ...]:

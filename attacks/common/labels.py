@@ -12,12 +12,18 @@ a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j
 a negative entry it is the prediction for the mean input of the others. Rounding keeps `fewest` and the sum B. That is an estimate;
 attacks/features/disaggregation.py checks it against the whole gradient.
 
+A clipped message is s dL/db with 0 < s <= 1. Signs and `fewest` hold for any s, and p does not depend on it. Unless the norm says
+that nothing was clipped, the counts are those of the s whose whole numbers explain the direction of dL/db best: ours. Under noise,
+and in sums over clients that were clipped one by one, s is taken for 1.
+
 Sums over clients whose images count for different weights w_i (sum 1): the same equations hold with n_c = B sum of w_i over the
 images of class c, which is no whole number. Class c comes more often than -dL/db_c / max w. Labels are assigned to images so that
 their weights add up to n_c / B as nearly as a search by single changes and exchanges brings them.
 
 A gradient that is not finite shows no label. It is read as one of zeros, so that the result is classes in any event.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +40,8 @@ from privbench.types import Artifact
 
 ROUNDING = 1e-5  # of a count, in single precision
 SEARCH = 4  # changes per image, at most, when labels are assigned to images of different weights
+MOST_CLIPPED = 1e4  # 1 / s, at most
+NOT_CLIPPED = 1 - 1e-5  # of the bound, below which the norm of a message says that it was sent as it was
 MISSING = 10.0  # what a label that is known to be there and is not adds to a squared distance of shares
 SMALLEST_GAIN = 1e-12
 EXACT = ("soteria", "precode")  # defences that leave the gradient of the last layer as it is
@@ -65,10 +73,9 @@ def recover(artifact: Artifact) -> Tensor:
         return torch.stack(
             [assigned(*one) for one in zip(shares, fewest(artifact), artifact.image_weights.to(shares), strict=True)]
         )
-    counts = [
-        _rounded(one, least, artifact.batch_size)
-        for one, least in zip(expected_counts(artifact), fewest(artifact), strict=True)
-    ]
+    counts = _rounded(expected_counts(artifact), fewest(artifact), artifact.batch_size)
+    if bool((was_clipped := _clipped(artifact)).any()):
+        counts = torch.where(was_clipped[:, None], _counts_of_direction(artifact), counts)
     classes = torch.arange(bias.shape[1], device=bias.device)
     return torch.stack([torch.repeat_interleave(classes, each) for each in counts])
 
@@ -100,8 +107,9 @@ def probabilities(artifact: Artifact) -> Tensor:
 
     Under noise of variance s^2 on d = p - e_y, with p and all classes alike before it was seen: softmax(-d / s^2).
     """
-    if artifact.labels is None and artifact.batch_size == 1 and (variance := noise_variance(artifact)):
+    if artifact.labels is None and artifact.batch_size == 1 and noise_variance(artifact):
         _, weight = _last(artifact)
+        variance = noise_variance(artifact) / float(_target_share(artifact).square().mean())
         remaining, error = variance / precision(artifact.model, weight.shape[2]), _error(artifact)
         return given_error(error * _scale(artifact, error, remaining), remaining)[:, None]
     return F.one_hot(recover(artifact), artifact.model.classes).double()
@@ -155,7 +163,7 @@ def fewest(artifact: Artifact) -> Tensor:
     """
     bias, weight = _last(artifact)
     exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
-    if not exact and not described.is_exact(artifact.defense):
+    if not exact and not described.is_exact(artifact.defense) and not _is_clipped_alone(artifact):
         return torch.zeros_like(bias, dtype=torch.int64)
     weights = artifact.image_weights
     often = -artifact.batch_size * bias if weights is None else -bias / weights.to(bias).amax(1, keepdim=True)
@@ -173,15 +181,60 @@ def expected_counts(artifact: Artifact) -> Tensor:
 
     Where images count for different weights, around B times what those of a class add up to.
     """
+    bias, _ = _last(artifact)
+    return _solved(artifact, bias, _predictions(artifact))
+
+
+def _is_clipped_alone(artifact: Artifact) -> bool:
+    """Whether clipping of each whole message, which is one client's, is all that the defence does."""
+    alone = artifact.defense.get("name") == "clip" and described.kinds(artifact.defense) == {"clip"}
+    return alone and "wire" not in artifact.defense and artifact.member_weights is None
+
+
+def _clipped(artifact: Artifact) -> Tensor:
+    """Whether each message was clipped, as far as its norm says, where nothing else was done to it: [V] bool."""
+    if not _is_clipped_alone(artifact):
+        return torch.zeros(artifact.victims, dtype=torch.bool, device=artifact.client.device)
+    every = [t.double().flatten(1) for net in artifact.gradients.values() for t in net.values()]
+    norm = torch.stack([t.square().sum(1) for t in every]).sum(0).sqrt()
+    return norm >= NOT_CLIPPED * float(artifact.defense["clip"])
+
+
+def _counts_of_direction(artifact: Artifact) -> Tensor:
+    """The counts [V, Y] int64 that explain a gradient s dL/db best, for any 0 < s <= 1.
+
+        max over counts n of  cos(dL/db, sum_j n_j p_j - n)
+    over those that are found for 1 / s from 1 to MOST_CLIPPED, in steps that change no count by more than half an image.
+    """
+    bias, _ = _last(artifact)
+    p, least = _predictions(artifact), fewest(artifact)
+    steps = math.ceil(math.log(MOST_CLIPPED) / math.log1p(1 / (2 * artifact.batch_size)))
+    best = torch.full_like(bias[:, 0], -torch.inf)
+    counts = torch.zeros_like(least)
+    for inverse in torch.logspace(0, math.log10(MOST_CLIPPED), steps + 1, dtype=torch.float64).tolist():
+        tried = _rounded(_solved(artifact, inverse * bias, p), least, artifact.batch_size)
+        explained = (p.mT @ tried.to(p)[..., None])[..., 0] - tried
+        cosine = F.cosine_similarity(bias, explained, dim=1)
+        better = cosine > best + SMALLEST_GAIN
+        best, counts = torch.where(better, cosine, best), torch.where(better[:, None], tried, counts)
+    return counts
+
+
+def _predictions(artifact: Artifact) -> Tensor:
+    """p [V, j, c]: what the network says of the images of class j, from their mean input. The scale of the gradient is free."""
     bias, weight = _last(artifact)
-    b, classes = artifact.batch_size, bias.shape[1]
     layer = artifact.model.classifier.logits_layer
     last_layer = {n: artifact.weights["classifier"][f"{layer}.{n}"].to(bias) for n in ("weight", "bias")}
     present = bias < 0
     inputs = weight / torch.where(present, bias, -1.0)[..., None]  # [V, Y, n]
     mean = (inputs * (present * -bias)[..., None]).sum(1) / (present * -bias).sum(1, keepdim=True).clamp_min(1e-300)
     inputs = torch.where(present[..., None], inputs, mean[:, None])
-    p = torch.softmax(inputs @ last_layer["weight"].T + last_layer["bias"], 2)  # [V, j, c]
+    return torch.softmax(inputs @ last_layer["weight"].T + last_layer["bias"], 2)
+
+
+def _solved(artifact: Artifact, bias: Tensor, p: Tensor) -> Tensor:
+    """The counts n [V, Y] of dL/db [V, Y], real numbers."""
+    b, classes = artifact.batch_size, bias.shape[1]
     system = p.mT - torch.eye(classes).to(p)
     both = torch.cat([system, torch.ones_like(system[:, :1])], 1)
     prior = (1 / classes - bias) * b  # p uniform
@@ -193,13 +246,23 @@ def expected_counts(artifact: Artifact) -> Tensor:
 def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
     """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite.
 
-    Of sums with a target, w times those of the target's images.
+    Of sums with a target, those of the target's images alone.
     """
     gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
-    weight = gradient[f"{layer}.weight"].double()
+    share = _target_share(artifact)
+    weight = gradient[f"{layer}.weight"].double() / share[:, None, None]
     bias = gradient[f"{layer}.bias"].double() if artifact.target is None else of_target(artifact)
+    bias = bias / share[:, None]
     sound = tensors.finite_rows(bias, weight)
     return bias.where(sound[:, None], 0.0), weight.where(sound[:, None, None], 0.0)
+
+
+def _target_share(artifact: Artifact) -> Tensor:
+    """w [V], by which the gradients of a sum's target are multiplied; 1 where there is no target."""
+    if artifact.target is None:
+        return torch.ones(artifact.victims, dtype=torch.float64, device=artifact.client.device)
+    assert artifact.member_weights is not None, "only sums have a target"
+    return artifact.member_weights[:, artifact.target]
 
 
 def of_target(artifact: Artifact) -> Tensor:
@@ -267,8 +330,9 @@ def assigned(shares: Tensor, fewest: Tensor, weights: Tensor) -> Tensor:
 
 
 def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:
-    """Counts [Y] int64 near `expected` that add up to `batch`, none below `fewest`: one by one where most is missing."""
+    """Counts [V, Y] int64 near `expected` that add up to `batch`, none below `fewest`: one by one where most is missing."""
     counts = fewest.clone()
-    for _ in range(batch - int(counts.sum())):
-        counts[(expected - counts).argmax()] += 1
+    while bool((open_ := counts.sum(1) < batch).any()):
+        most = (expected - counts).argmax(1, keepdim=True)
+        counts = counts.scatter_add(1, most, open_[:, None].to(counts))
     return counts

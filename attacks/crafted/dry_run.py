@@ -69,7 +69,8 @@ def noise_std(defense: Defense, seed: int, batch_size: int = 1) -> float:
 def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
     """The same in the expected uploads, whole updates taken for gradients."""
     # In the mean of several messages.
-    noise = noise_std(expected.defense, seed, expected.images_per_client) * math.hypot(*expected.shares)
+    of_message = noise_std(expected.defense, seed, expected.images_per_client) * math.hypot(*expected.shares)
+    noise = of_message * expected.noise_factor
     if expected.local is None or "message" not in expected.defense.places:
         return noise
     return noise / (optimiser_of(expected.local).lr * expected.local.steps)
@@ -198,11 +199,17 @@ def observed(
         rng = stream(seed, "attacker", STREAM, "defence", v)
         of_each = zip(*(t.split(expected.images_per_client) for t in (x, y)), strict=True)
         messages = [_sent(model, own, Batch(*one), expected, rng) for own, one in zip(received, of_each, strict=True)]
-        sent.append(expected.defense.aggregate(messages, expected.weights, rng).tensors if sums else messages[0])
+        whole = expected.defense.aggregate(messages, expected.weights, rng).tensors if sums else messages[0]
+        sent.append(_with_noise_of_others(whole, expected, seed, rng))
     stacked = {
         part: {name: torch.stack([one[part][name] for one in sent]) for name in networks.params[part]}
         for part in CLASSIFICATION
     }
+    defense = defended_upload.described(
+        expected.defense, expected.local, expected.images_per_client, expected.wire, expected.shares
+    )
+    if "variance" in defense:
+        defense["variance"] = float(defense["variance"]) * expected.noise_factor**2
     seen = Artifact(
         method="dry run",
         dataset="auxiliary",
@@ -220,13 +227,23 @@ def observed(
         batch_size=size,
         image_shape=(int(clients.images.shape[2]), int(clients.images.shape[3]), int(clients.images.shape[4])),
         labels=None,
-        defense=defended_upload.described(
-            expected.defense, expected.local, expected.images_per_client, expected.wire, expected.shares
-        ),
+        defense=defense,
         member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if sums else None,
         divided=divided,
     )
     return updates.nearly_gradients(seen)
+
+
+def _with_noise_of_others(upload: Parts, expected: ExpectedUpload, seed: int, rng: torch.Generator) -> Parts:
+    """An upload with the noise that comes besides its own."""
+    if expected.noise_factor == 1:
+        return upload
+    own = gradient_noise_std(expected._replace(noise_factor=1.0), seed)
+    std = own * math.sqrt(expected.noise_factor**2 - 1)
+    return {
+        part: {name: t + std * torch.randn(t.shape, generator=rng).to(t) for name, t in net.items()}
+        for part, net in upload.items()
+    }
 
 
 def _sent(model: Model, networks: Networks, batch: Batch, expected: ExpectedUpload, rng: torch.Generator) -> Parts:

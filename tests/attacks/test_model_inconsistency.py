@@ -21,7 +21,7 @@ from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_of
 from privbench.system import index_files
 from privbench.training import checkpoint, harness
-from privbench.types import Knowledge, Networks
+from privbench.types import Batch, Knowledge, Networks
 from tests.builders.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -125,9 +125,8 @@ def test_a_batch_of_the_target_is_read_as_if_it_had_arrived_by_itself(tmp_path):
     assert sorted(answer.labels[0].tolist()) == sorted(truth.labels[0].tolist())
     # Descents end where their starts lead, and the two differ in rounding.
     assert float(psnr_of(answer, truth).mean()) == pytest.approx(float(psnr_of(plain, truth).mean()), abs=0.5)
-    assert (
-        float(psnr_of(answer, truth).mean()) > float(psnr_of(no_information.class_mean(seen, known), truth).mean()) + 2
-    )
+    floor = float(psnr_of(no_information.class_mean(seen, known), truth).mean())
+    assert float(psnr_of(answer, truth).mean()) > floor + 1
 
 
 def test_labels_and_floors_are_the_target_s(tmp_path):
@@ -137,6 +136,19 @@ def test_labels_and_floors_are_the_target_s(tmp_path):
     assert truth.images.shape == (8, 1, 1, 32, 32)
     assert seen.image_weights is None
     assert "aggregate" in seen.offers()
+
+
+def test_labels_of_a_batch_are_the_target_s_whatever_its_share_of_the_sum(tmp_path):
+    seen, truth, *_ = attacked(tmp_path, victims=4, batch=8)
+    assert torch.equal(labels.recover(seen), truth.labels.sort(1).values)
+    assert torch.equal(labels.recover(seen), labels.recover(isolation.standing_alone(seen)))
+
+
+def test_probabilities_under_noise_are_those_of_the_message_by_itself(tmp_path):
+    seen, *_ = attacked(tmp_path, "gaussian:0.0001+secure-aggregation", victims=4)
+    alone = labels.probabilities(isolation.standing_alone(seen))
+    # The message is stored in single precision.
+    torch.testing.assert_close(labels.probabilities(seen), alone, atol=1e-3, rtol=1e-3)
 
 
 def test_the_last_bias_is_read_off_the_last_weights_by_how_noisy_they_are(tmp_path):
@@ -265,7 +277,9 @@ def test_a_target_that_is_no_client_is_refused(tmp_path):
         )
 
 
-def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_message(tmp_path, monkeypatch):
+@pytest.fixture
+def expected(monkeypatch):
+    """The uploads that dry runs expect."""
     uploads, honest = [], dry_run.better_classifier
 
     def watched(model, broadcast, knowledge, *how):
@@ -273,8 +287,33 @@ def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_mes
         return honest(model, broadcast, knowledge, *how)
 
     monkeypatch.setattr(dry_run, "better_classifier", watched)
+    return uploads
+
+
+@pytest.mark.parametrize("defense", ["gaussian:0.0001", "dp-sgd:noise=0.5,clip=2"])
+def test_the_dry_run_has_the_noise_of_all_messages(defense, tmp_path, expected):
+    seen, _, _, setup, known = attacked(tmp_path, f"{defense}+secure-aggregation", batch=2)
+    arriving = isolation.standing_alone(seen).defense["variance"]
+    (upload,) = expected
+    # 4 standard errors of a standard deviation of so many draws.
+    few = 4 / 2**0.5
+    assert dry_run.gradient_noise_std(upload, 0) == pytest.approx(arriving**0.5, rel=few / dry_run.NOISES**0.5)
+    clients = Batch(*(t[:4].unflatten(0, (2, 2)) for t in observe.auxiliary(setup.federation)))
+    noisy, fewer = (
+        dry_run.observed(setup.model, known.broadcast, clients, upload._replace(noise_factor=factor), 0)
+        for factor in (upload.noise_factor, 1.0)
+    )
+    assert noisy.defense["variance"] == pytest.approx(arriving)
+    added = [t - fewer.gradients[p][n] for p, net in noisy.gradients.items() for n, t in net.items()]
+    draws = torch.cat([t.flatten() for t in added]).double()
+    std = (arriving - fewer.defense["variance"]) ** 0.5
+    # Of the draws, and of the level that was found by sending zeros.
+    assert float(draws.std()) == pytest.approx(std, rel=few / len(draws) ** 0.5 + few / dry_run.NOISES**0.5)
+
+
+def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_message(tmp_path, expected):
     *_, setup, _ = attacked(tmp_path)
-    (upload,) = uploads
+    (upload,) = expected
     assert upload.weights == (setup.method.counts_for(len(setup.labels[SETTINGS["target"]])),)
     # Entries are off by half of 2^-32 over that number at most; a weight of one would make it so many times more.
     message = {"classifier": {"w": torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}}

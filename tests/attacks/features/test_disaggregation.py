@@ -11,11 +11,12 @@ from attacks.features import disaggregation
 from attacks.floors import Grey
 from attacks.imprint import Imprint
 from attacks.staged import Staged
+from defenses.clip import Clip
 from defenses.none import NoDefense
 from privbench.errors import UserError
 from privbench.scoring.image_scores import score
 from privbench.types import Batch, ExpectedUpload, Knowledge, Networks, Truth
-from tests.builders.small_artifacts import MODEL, artifact, logits, networks, smooth_images
+from tests.builders.small_artifacts import MODEL, artifact, defended, logits, networks, smooth_images
 
 SEVERAL = torch.tensor([1, 1, 7, 3, 0, 4, 9, 2])
 
@@ -66,6 +67,30 @@ def test_the_linear_system_gives_the_counts_where_predictions_do_not_depend_on_t
 
 def test_no_class_is_certain_under_a_defence():
     assert not labels.fewest(artifact(smooth_images(4), SEVERAL[:4], batch_size=4, noise=1e-3)).any()
+
+
+@pytest.mark.parametrize("bound", [1.0, 0.3, 0.03])
+def test_a_clipped_batch_shows_the_labels_that_it_showed_before(bound, shown):
+    seen, _ = shown
+    whole = [t.flatten(1) for net in seen.gradients.values() for t in net.values()]
+    assert float(torch.cat(whole, 1).norm(dim=1).min()) > bound
+    sent = defended(Clip(bound), smooth_images(8), SEVERAL, batch=4)
+    assert torch.equal(labels.recover(sent), labels.recover(seen))
+    assert (labels.fewest(sent) <= counts(SEVERAL.view(2, 4))).all()
+    assert labels.fewest(sent).any()
+
+
+def test_a_batch_below_the_bound_shows_what_it_shows_without_one(shown):
+    seen, _ = shown
+    sent = defended(Clip(1e3), smooth_images(8), SEVERAL, batch=4)
+    assert torch.equal(labels.recover(sent), labels.recover(seen))
+    assert torch.equal(labels.fewest(sent), labels.fewest(seen))
+
+
+@pytest.mark.parametrize("more", [{"variance": 1e-9}, {"wire": "bf16"}])
+def test_a_clipped_batch_that_was_changed_further_has_no_certain_class(more):
+    sent = defended(Clip(0.3), smooth_images(4), SEVERAL[:4], batch=4)
+    assert not labels.fewest(replace(sent, defense=sent.defense | more)).any()
 
 
 def test_separated_features_are_the_true_ones_of_distinct_classes(shown):

@@ -53,11 +53,7 @@ def test_data_sets_and_defences_may_be_named_too():
 
 def test_attacks_and_rounds_may_be_named_which_leaves_out_training_alone():
     records = [
-        *(
-            named(attack=attack, round_=round_, seeds=(100,))
-            for attack in ("dlg", "idlg")
-            for round_ in ("0", "best")
-        ),
+        *(named(attack=attack, round_=round_, seeds=(100,)) for attack in ("dlg", "idlg") for round_ in ("0", "best")),
         named(attack=None, seeds=(100,)),
     ]
     both = repetition.cells(records, None, None, Only(attacks=["idlg"], rounds=["best"]))
