@@ -56,11 +56,8 @@ def group(cell: CellSpec) -> tuple[Any, ...]:
         cell.preset,
         networks(cell),
         cell.train.clients,
-        cell.batch_size,
-        cell.labels_known,
         conditions_text(cell),
-        update_text(cell),
-        cell.wire,
+        *observed_words(cell),
     )
 
 
@@ -82,6 +79,16 @@ def update_text(cell: CellSpec) -> str:
     return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}{part}"
 
 
+def observed_words(cell: CellSpec) -> list[str]:
+    """What the server saw where it was not the gradient of one image, e.g. ["whole updates of 3 steps", "4 images per update"]."""
+    update, batch = update_text(cell), cell.batch_size
+    parts = [update] if update else []
+    parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
+    parts += ["labels known"] if cell.labels_known else []
+    parts += [f"sent in {cell.wire}"] if cell.wire != "float32" else []
+    return parts
+
+
 def fields_of(cell: CellSpec, names: Sequence[str]) -> dict[str, Any]:
     """Some fields of a cell, or else of its training, by name."""
     return {name: getattr(cell if name in CellSpec.model_fields else cell.train, name) for name in names}
@@ -94,7 +101,7 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, round_, preset, nets, clients, batch, labels, dealt, update, wire = key
+    dataset, domains, round_, preset, nets, clients, dealt, *observed = key
     name = registry.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
@@ -104,11 +111,7 @@ def title_of(key: tuple[Any, ...]) -> str:
     parts += [nets] if nets else []
     parts += [dealt] if dealt else []
     parts += [f"{clients} clients"] if clients else []
-    parts += [update] if update else []
-    parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
-    parts += ["labels known"] if labels else []
-    parts += [f"sent in {wire}"] if wire != "float32" else []
-    return ", ".join(parts)
+    return ", ".join([*parts, *observed])
 
 
 def partition_text(cell: CellSpec) -> str:

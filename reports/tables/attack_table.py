@@ -14,7 +14,7 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, guarantees, measured, quotable, table_checks
+from reports.records import comparison, guarantees, measured, overrides, quotable, table_checks
 from reports.records.ceiling import ceiling_of
 from reports.records.labels import (
     Gap,
@@ -75,7 +75,7 @@ def report(
     tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", remark_lines)) if lines]
     return Report(
         "Attack table",
-        [*header(records), *guarantees.how(records)],
+        [*header(records), *overrides.lines(records), *guarantees.how(records)],
         tables,
         _numbers(records, references),
         messages=[*(f"missing: {line}" for line in missing), *remark_lines, CAVEAT],
@@ -159,7 +159,8 @@ def _numbers(records: Sequence[AttackRecord], references: Sequence[AttackRecord]
 
 def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> Report:
     """The published form alone, with what a reader must know before the numbers."""
-    return Report("Attack table", header(records), [Table(*form) for form in compact(records, (), references)], [])
+    tables = [Table(*form) for form in compact(records, (), references)]
+    return Report("Attack table", [*header(records), *overrides.lines(records)], tables, [])
 
 
 def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any]:
@@ -170,6 +171,9 @@ def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any
         "id": r.id,
         **fields_of(r.cell, columns),
         "observe": r.cell.observe,
+        "wire": r.cell.wire,
+        "attack_settings": overrides.text(overrides.of_attack(r.cell)),
+        "training_settings": overrides.text(overrides.of_training(r.cell)),
         "backbone": r.cell.train.backbone,
         "image_size": r.cell.train.image_size,
         "attacked_rounds": " ".join(map(str, r.rounds)),

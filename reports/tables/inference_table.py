@@ -13,8 +13,9 @@ from privbench.records.entries import Statement
 from privbench.records.schema import InferenceRecord, Record
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
-from reports.records import grouping, quotable, remarks
-from reports.records.labels import inferred_text, label, round_text, unique
+from privbench.spec import CellSpec
+from reports.records import grouping, overrides, quotable, remarks
+from reports.records.labels import inferred_text, label, observed_words, round_text, unique
 from reports.records.number_text import range_text
 from reports.tables.inferences import membership_rows
 from reports.tables.render import bold
@@ -27,17 +28,24 @@ COLUMNS = ("method", "inference", "attacker knows", "round", "score", "floor", "
 def report(records: Sequence[InferenceRecord]) -> Report:
     """A table per setting and question, and each client's statement in the numbers."""
     tables = []
-    for key in grouping.settings(records):
-        of_setting = [r for r in records if grouping.setting(r.cell) == key]
+    for key in unique(_setting(r.cell) for r in records):
+        of_setting = [r for r in records if _setting(r.cell) == key]
         for question in unique(r.question for r in of_setting):
             each = [r for r in of_setting if r.question == question]
-            title = f"{grouping.title(key)}: {QUESTIONS[question].title}"
+            title = f"{', '.join(key)}: {QUESTIONS[question].title}"
             if QUESTIONS[question].of_candidates:
                 tables.append(Table(title, membership_rows.COLUMNS, [membership_rows.row(r) for r in each]))
             else:
                 tables.append(Table(title, COLUMNS, [row(r) for r in each]))
-    notes = [*remarks.training_header(records), *how(records), *remarks.of_few_seeds(records)]
+    notes = [
+        *remarks.training_header(records), *overrides.lines(records), *how(records), *remarks.of_few_seeds(records)
+    ]  # fmt: skip
     return Report(TITLE, notes, tables, [line for r in records for line in _numbers(r)])
+
+
+def _setting(cell: CellSpec) -> tuple[str, ...]:
+    """What the records of a table have in common: as others have it, and what the server saw."""
+    return grouping.title(grouping.setting(cell)), *observed_words(cell)
 
 
 def section(records: Sequence[InferenceRecord]) -> list[Table]:
@@ -119,7 +127,9 @@ def _numbers(r: InferenceRecord) -> list[dict[str, Any]]:
     """One row per seed and client, the mean of none."""
     about = {
         "id": r.id, "dataset": r.cell.train.dataset, "method": label(r.cell), "inference": r.attack,
-        "question": r.question, "round": r.cell.round,
+        "question": r.question, "round": r.cell.round, "observe": r.cell.observe, "batch_size": r.cell.batch_size,
+        "wire": r.cell.wire, "attack_settings": overrides.text(overrides.of_attack(r.cell)),
+        "training_settings": overrides.text(overrides.of_training(r.cell)),
     }  # fmt: skip
     return [
         about

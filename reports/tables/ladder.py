@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, guarantees, knowledge_sets, measured, quotable, table_checks
+from reports.records import comparison, guarantees, knowledge_sets, measured, overrides, quotable, table_checks
 from reports.records.comparison import Comparison
 from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import Gap, fields_of, group, knowledge_text, label, place, pooled_text, title_of, unique
@@ -184,7 +184,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     ]
     return Report(
         "Attack ladder",
-        [*header(records), HOW, *left_out(records, gaps)],
+        [*header(records), *overrides.lines(records), HOW, *left_out(records, gaps)],
         tables,
         [
             quotable.numbers(r.cell.preset, _csv_row(r, messages[r.id]) | guarantees.columns(r, records))

@@ -15,7 +15,7 @@ from privbench.records import checks
 from privbench.records.means import Scores
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.records import grouping, guarantees, knowledge_sets, quotable, table_checks
+from reports.records import grouping, guarantees, knowledge_sets, overrides, quotable, table_checks
 from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import (
     MISSING,
@@ -75,7 +75,12 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     forms.append(Table("Checks", CHECK_COLUMNS, check_rows(records, messages), of_training(records), words=True))
     if gaps:
         forms.append(Table("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
-    return Report("The attack ladder", [*header(records), how(records), *left_out(records, gaps)], forms, numbers)
+    return Report(
+        "The attack ladder",
+        [*header(records), *overrides.lines(records), how(records), *left_out(records, gaps)],
+        forms,
+        numbers,
+    )
 
 
 def how(records: Sequence[AttackRecord]) -> str:

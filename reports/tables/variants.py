@@ -7,15 +7,12 @@ many reconstructions failed, or were of uploads to which the attack does not app
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-from privbench import registry
-from privbench.errors import UserError
-from privbench.presets import UPLOADS_PER_ROUND, settings_of_attack
+from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.records import grouping, measured, remarks
+from reports.records import grouping, measured, overrides, remarks
 from reports.records.labels import label, round_text, unique, update_text
 from reports.records.number_text import NONE, range_text
 from reports.tables import render
@@ -68,18 +65,7 @@ def _cells(r: AttackRecord) -> list[str]:
 
 def setting_words(cell: CellSpec) -> str:
     """A setting, e.g. "round 0 (untrained), start normal, 16 images per gradient"."""
-    return words(cell, unusual_settings(cell))
-
-
-def unusual_settings(cell: CellSpec) -> dict[str, Any]:
-    """The attack's settings that differ from its preset's, also those that an older preset left at the attack's defaults."""
-    try:
-        usual = settings_of_attack(cell.preset, str(cell.attack), cell.train.backbone)
-        defaults = {f.name: f.default for f in fields(registry.resolve("attack", str(cell.attack))) if f.name in usual}
-    except UserError:
-        # A class that only the record names is not imported.
-        usual, defaults = {}, {}
-    return {name: value for name, value in (defaults | cell.attack_settings).items() if usual.get(name) != value}
+    return words(cell, overrides.of_attack(cell))
 
 
 def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:
