@@ -16,8 +16,9 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic import Field as Range
 
-Count = Annotated[int, Range(ge=1)]  # of steps, restarts, networks
-CountOrZero = Annotated[int, Range(ge=0)]  # 0 leaves out what is counted
+MOST = 10**9  # of anything counted: more would not end in a lifetime, and is a slip
+Count = Annotated[int, Range(ge=1, le=MOST)]  # of steps, restarts, networks
+CountOrZero = Annotated[int, Range(ge=0, le=MOST)]  # 0 leaves out what is counted
 Weight = Annotated[float, Range(ge=0)]  # of a term; 0 leaves it out
 Positive = Annotated[float, Range(gt=0)]  # a rate, a standard deviation
 Share = Annotated[float, Range(ge=0, lt=1)]  # of what is dropped

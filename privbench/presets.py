@@ -348,6 +348,9 @@ def cell_spec(
     of_updates = any(chosen.get(name) for name in ("local_steps", "local_lr", "local_batch"))
     if of_updates and chosen.get("observe", "gradient") == "gradient":
         raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
+    batch, local_batch = chosen.get("batch_size", 1), chosen.get("local_batch") or 0
+    if local_batch > batch:
+        raise UserError(f"--local-batch {local_batch} is more than the images of an update, --batch-size {batch}")
     slow = preset == "quick" and train.backbone in SLOW_BACKBONES
     defaults = {} if attack is None else settings_of_attack(preset, attack, train.backbone)
     every = seeds_of(preset, seeds, first_seed)

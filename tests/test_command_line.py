@@ -329,6 +329,8 @@ def test_help_and_listings_do_not_import_torch(tmp_path):
         (["list", "runs"], "there are no runs"),
         (["show", "abc"], "no run or cell"),
         (["grid", "--dataset", "digits"], "no finished cell"),
+        (["grid", "--dataset", "digits", "--round", "foo"], "--round should be a round: best, last, or a number"),
+        (["study", "meta", "--preset", "smoke", "--status", "--shard", "3/2"], "--status shows the whole study"),
         (["train", "--dataset", "digits", "--omega", "0"], "--omega must be a positive number"),
         (["train", "--dataset", "digits", "--omega", "-0.1"], "but -0.1 was given"),
         (["train", "--dataset", "digits", "--omega", "few"], "'--omega': Input should be a valid number"),

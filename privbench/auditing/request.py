@@ -144,6 +144,8 @@ class AuditRequest:
         weights, buffers = self._went_down(module)
         labels = None if self.labels is None else torch.as_tensor(self.labels).cpu()
         if self.gradients is not None:
+            if self.local is not None or self.local_lr is not None:
+                raise UserError("local steps go with an update, --after; gradients are taken before any step")
             messages = self._messages(self.gradients, module)
             return Received("gradient", messages, self.batch_size or 1, weights, buffers, labels=labels)
         if self.before is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from privbench import registry
+from privbench import names, registry
 from privbench.cli import listing
 from privbench.data import partition
 from privbench.errors import UserError
@@ -22,6 +23,8 @@ from reports.figures import grid, label_histogram, of_attack
 from reports.figures.drawing import style
 from reports.figures.label_histogram import Panel
 from reports.records.labels import cell_place
+
+LOG = logging.getLogger("privbench")
 
 
 def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
@@ -76,10 +79,27 @@ def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -
 
 def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None, rows: int, columns: int) -> None:
     """Draws the grid of every finished cell of a data set at one round; `target` is one file, else there are a .png and a .pdf."""
+    try:
+        names.round_(round_)
+    except ValueError as error:
+        raise UserError(f"--round {error}") from None
     if target is not None and target.suffix not in style.ENDINGS:
         raise UserError(f"--target {target}: a grid is drawn as .png or .pdf; give the file one of these endings")
     store = Store(out)
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
+    for cell in cells:
+        is_on_images = cell.attack is not None and cell.attack not in registry.INFERENCES
+        if (
+            is_on_images
+            and seed in cell.seeds
+            and store.record(cell).exists()
+            and not store.result(cell, seed).exists()
+        ):
+            LOG.warning(
+                "left out of the grid: the images of cell %s with seed %d are gone; to make them again, remove %s and run the "
+                "command that made it",
+                cell.id, seed, store.record(cell),
+            )  # fmt: skip
     cells = [cell for cell in cells if cell.attack is not None and _has_images(store.result(cell, seed))]
     if not cells:
         raise UserError(

@@ -224,6 +224,8 @@ def study(
         defenses=specifications.defenses(defense or [], training.where),
     )  # fmt: skip
     if status:
+        if shard is not None:
+            raise UserError("--status shows the whole study; leave --shard out")
         study_view.show_status(definition, cells, place.out, place.data_dir)
     else:
         _run(definition, cells, place, shard)

@@ -54,6 +54,11 @@ def report(a: Contents, b: Contents, but_for: Collection[str] = ()) -> Report:
         f"only in A: {len(paired.only_before)}",
         f"only in B: {len(paired.only_after)}",
     ]
+    unclear = {"A": paired.ambiguous_before, "B": paired.ambiguous_after}
+    if any(unclear.values()):
+        counted.append(f"not compared: {len(unclear['A'])} of A, {len(unclear['B'])} of B")
+    unread = [f"{len(place.left_out)} of {name}" for name, place in (("A", a), ("B", b)) if place.left_out]
+    counted += [f"could not be read: {', '.join(unread)}"] if unread else []
     notes = [
         f"A: {a.name}. B: {b.name}. {', '.join(counted)}.",
         *([f"Cells are compared whatever their {', '.join(but_for)}."] if but_for else []),
@@ -65,7 +70,10 @@ def report(a: Contents, b: Contents, but_for: Collection[str] = ()) -> Report:
     for words, records in (
         ("Only in A", paired.only_before),
         ("Only in B", paired.only_after),
-        ("Not compared: several cells of one folder fit", paired.ambiguous),
+        *(
+            (f"Not compared: cells of {name} that several of the other folder fit, or that share one", records)
+            for name, records in unclear.items()
+        ),
     ):
         tables += _listed(words, records)
     left_out = [f"{name}: {line}" for name, place in (("A", a), ("B", b)) for line in place.left_out]

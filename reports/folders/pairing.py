@@ -39,8 +39,9 @@ class Paired(NamedTuple):
     pairs: list[Pair]
     only_before: list[Record]
     only_after: list[Record]
-    # Cells that several of the other folder could be: of each folder.
-    ambiguous: list[Record]
+    # Cells that several of the other folder could be.
+    ambiguous_before: list[Record]
+    ambiguous_after: list[Record]
 
 
 def paired(before: Sequence[Record], after: Sequence[Record], but_for: Collection[str] = ()) -> Paired:
@@ -60,7 +61,8 @@ def paired(before: Sequence[Record], after: Sequence[Record], but_for: Collectio
         pairs=[Pair(of_a[key][0], of_b[key][0]) for key in clear],
         only_before=[r for key, records in of_a.items() if key not in of_b for r in records],
         only_after=[r for key, records in of_b.items() if key not in of_a for r in records],
-        ambiguous=[r for key in both if key not in clear for r in (*of_a[key], *of_b[key])],
+        ambiguous_before=[r for key in both if key not in clear for r in of_a[key]],
+        ambiguous_after=[r for key in both if key not in clear for r in of_b[key]],
     )
 
 

@@ -313,6 +313,10 @@ def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
     assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
     with pytest.raises(UserError, match="--local-steps, --local-lr and --local-batch go with --observe update"):
         presets.cell_spec("quick", train, "staged", local_steps=2)
+    with pytest.raises(UserError, match="--local-batch 9 is more than the images of an update, --batch-size 2"):
+        presets.cell_spec("quick", train, "update-matching", observe="update", local_batch=9, batch_size=2)
+    with pytest.raises(UserError, match="steps should be at most 1000000000"):
+        presets.cell_spec("quick", train, "dlg", attack_settings={"steps": 10**20})
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

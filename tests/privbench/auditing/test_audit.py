@@ -265,6 +265,7 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"mean": [0.5, 0.5]}, "--mean takes one number or 3, but 2 were given"),
         ({"mean": float("nan")}, "--mean takes finite numbers, but nan was given"),
         ({"round": 3}, "--round goes with a captured folder"),
+        ({"local_lr": 0.1}, "local steps go with an update, --after"),
         ({"std": 0.0}, "--std should be above 0"),
         ({"range": (1, 0)}, "--range takes a lower and a higher end"),
         ({"shared": ["generator"]}, "there is no part 'generator'; known: extractor, classifier"),

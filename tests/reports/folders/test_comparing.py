@@ -139,9 +139,18 @@ def test_cells_are_paired_whatever_a_chosen_field_is():
     # Two of B would do.
     third = one(defense="gaussian:0.2")
     report = comparing.report(of(bare), of(noisy, third), ["defense"])
-    assert titles(report) == ["Not compared: several cells of one folder fit"]
+    unclear = "Not compared: cells of {} that several of the other folder fit, or that share one"
+    assert titles(report) == [unclear.format("A"), unclear.format("B")]
+    assert report.notes[0].endswith("only in A: 0, only in B: 0, not compared: 1 of A, 2 of B.")
     with pytest.raises(UserError, match="no cell has a field 'defence'; did you mean 'defense'"):
         comparing.report(of(bare), of(noisy), ["defence"])
+
+
+def test_what_could_not_be_read_is_counted_where_cells_are():
+    damaged = of(one())._replace(left_out=["record.json: damaged"])
+    report = comparing.report(of(one()), damaged)
+    assert report.notes[0].endswith("could not be read: 1 of B.")
+    assert titles(report)[-1] == "Could not be read"
 
 
 def test_other_seeds_are_compared_over_those_that_both_have():
