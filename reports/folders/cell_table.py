@@ -10,7 +10,7 @@ from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord, Record
 from privbench.spec import CellSpec
 from reports.folders import provenance
-from reports.records import grouping, measured, overrides, quotable
+from reports.records import grouping, measured, quotable, remarks
 from reports.records.labels import group, knowledge_text, label, round_text, title_of
 from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render
@@ -56,7 +56,7 @@ def setting(cell: CellSpec) -> list[str]:
     if cell.attack is None:
         return grouping.title(grouping.setting(cell)).split(", ")[1:]
     conditions = title_of(group(cell)).partition(f"round {round_text(cell.round)}, ")[2].split(", ")
-    return [*conditions, *(f"{name} {value}" for name, value in sorted(overrides.of_attack(cell).items()))]
+    return [*conditions, *(f"{name} {value}" for name, value in sorted(remarks.attack_overrides(cell).items()))]
 
 
 def data_set(cell: CellSpec) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from privbench import registry
+from privbench import presets, registry
+from privbench.errors import UserError
 from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
+from privbench.spec import CellSpec, TrainSpec
 from reports.records import measured, table_checks
 from reports.records.labels import Gap, group, label, published, round_label, round_text, unique
 from reports.records.measured import papers_attack, strongest
@@ -24,6 +27,8 @@ OF_RUN = re.compile(r"(.+, round \d+, seed \d+): (.+)")
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
 NOT_BESIDE = "No published value stands beside it"
+# Fields of a schedule that no number depends on.
+WITHOUT_EFFECT = frozenset({"keep_every"})
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
@@ -70,22 +75,24 @@ def training_header(records: Sequence[Record], beside: str = NOT_BESIDE) -> list
 
 
 def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BESIDE) -> list[str]:
-    presets = unique(r.cell.preset for r in records)
+    preset_names = unique(r.cell.preset for r in records)
     machines = unique(
         f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
         for e in (r.environment for r in records)
     )
     seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
     dates = sorted({r.environment["date"] for r in records})
-    lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
-    if not all(map(is_quotable, presets)):
+    lines = [
+        f"Preset {', '.join(preset_names)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."
+    ]
+    if not all(map(is_quotable, preset_names)):
         lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
-    if presets == ["standard"]:
+    if preset_names == ["standard"]:
         lines.append(
             f"This is {NOT_PUBLISHED}: a quarter of its rounds and no early stop, all else as published. {beside}; "
             "`--preset paper` runs all of them."
         )
-    elif presets != ["paper"]:
+    elif preset_names != ["paper"]:
         lines.append(
             f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
             "`--preset paper` runs the published settings."
@@ -225,3 +232,58 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
         f"{dataset}, {name}, {attack}, round {', '.join(unique(of_group))}: {reason}"
         for (dataset, name, attack, reason), of_group in rounds.items()
     ]
+
+
+def attack_overrides(cell: CellSpec) -> dict[str, Any]:
+    """The attack's settings that differ from its preset's, also those that an older preset left at the attack's defaults."""
+    try:
+        usual = presets.settings_of_attack(cell.preset, str(cell.attack), cell.train.backbone)
+        defaults = {f.name: f.default for f in fields(registry.resolve("attack", str(cell.attack))) if f.name in usual}
+    except UserError:
+        # A class that only the record names is not imported.
+        usual, defaults = {}, {}
+    return {name: value for name, value in (defaults | cell.attack_settings).items() if usual.get(name) != value}
+
+
+def training_overrides(cell: CellSpec) -> dict[str, Any]:
+    """How many images a client has, and the fields of the schedule, e.g. "task.lr", that differ from the preset's."""
+    train = cell.train
+    layout = {name: getattr(train, name) for name in ("backbone", "image_size", "protocol", "partition", "domains")}
+    try:
+        usual = presets.train_spec(cell.preset, train.dataset, train.method, **layout)
+    except UserError:
+        # A data set or method of a user's own, or one that its preset no longer has.
+        return {}
+    there = _fields_of_training(usual)
+    return {name: value for name, value in _fields_of_training(train).items() if there[name] != value}
+
+
+def override_lines(records: Sequence[Record]) -> list[str]:
+    """One line for each that differs from its preset, e.g. "Not as in the preset: dlg with steps 1."."""
+    attacks = unique(
+        f"{r.cell.attack} with {override_text(settings)}"
+        for r in records
+        if r.cell.attack and (settings := attack_overrides(r.cell))
+    )
+    trained = unique(
+        f"{label(r.cell)} trained with {override_text(changed)}"
+        for r in records
+        if (changed := training_overrides(r.cell))
+    )
+    return [f"Not as in the preset: {'; '.join(each)}." for each in (attacks, trained) if each]
+
+
+def _fields_of_training(train: TrainSpec) -> dict[str, Any]:
+    """The images of a client and the schedule, optimisers spelt out."""
+    flat: dict[str, Any] = {"per_client": train.per_client}
+    for name, value in train.schedule.model_dump().items():
+        flat |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return {name: value for name, value in flat.items() if name not in WITHOUT_EFFECT}
+
+
+def override_text(settings: Mapping[str, Any]) -> str:
+    """Settings in words, e.g. "steps 1, task.lr 0.001"."""
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in sorted(settings.items())
+    )

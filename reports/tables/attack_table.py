@@ -14,7 +14,7 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, guarantees, measured, overrides, quotable, table_checks
+from reports.records import comparison, guarantees, measured, quotable, table_checks
 from reports.records.ceiling import ceiling_of
 from reports.records.labels import (
     Gap,
@@ -30,7 +30,16 @@ from reports.records.labels import (
     title_of,
 )
 from reports.records.number_text import NONE, published_text, range_text, spread_text
-from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.records.remarks import (
+    CAVEAT,
+    attack_overrides,
+    gap_lines,
+    header,
+    override_lines,
+    override_text,
+    remarks,
+    training_overrides,
+)
 from reports.tables import broadcast_table
 from reports.tables.published_form import compact
 from reports.tables.report import Report, Table
@@ -75,7 +84,7 @@ def report(
     tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", remark_lines)) if lines]
     return Report(
         "Attack table",
-        [*header(records), *overrides.lines(records), *guarantees.how(records)],
+        [*header(records), *override_lines(records), *guarantees.how(records)],
         tables,
         _numbers(records, references),
         messages=[*(f"missing: {line}" for line in missing), *remark_lines, CAVEAT],
@@ -160,7 +169,7 @@ def _numbers(records: Sequence[AttackRecord], references: Sequence[AttackRecord]
 def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> Report:
     """The published form alone, with what a reader must know before the numbers."""
     tables = [Table(*form) for form in compact(records, (), references)]
-    return Report("Attack table", [*header(records), *overrides.lines(records)], tables, [])
+    return Report("Attack table", [*header(records), *override_lines(records)], tables, [])
 
 
 def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any]:
@@ -172,8 +181,8 @@ def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any
         **fields_of(r.cell, columns),
         "observe": r.cell.observe,
         "wire": r.cell.wire,
-        "attack_settings": overrides.text(overrides.of_attack(r.cell)),
-        "training_settings": overrides.text(overrides.of_training(r.cell)),
+        "attack_settings": override_text(attack_overrides(r.cell)),
+        "training_settings": override_text(training_overrides(r.cell)),
         "backbone": r.cell.train.backbone,
         "image_size": r.cell.train.image_size,
         "attacked_rounds": " ".join(map(str, r.rounds)),

@@ -14,7 +14,7 @@ from privbench.records.schema import InferenceRecord, Record
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
 from privbench.spec import CellSpec
-from reports.records import grouping, overrides, quotable, remarks
+from reports.records import grouping, quotable, remarks
 from reports.records.labels import inferred_text, label, observed_words, round_text, unique
 from reports.records.number_text import range_text
 from reports.tables.inferences import membership_rows
@@ -38,7 +38,7 @@ def report(records: Sequence[InferenceRecord]) -> Report:
             else:
                 tables.append(Table(title, COLUMNS, [row(r) for r in each]))
     notes = [
-        *remarks.training_header(records), *overrides.lines(records), *how(records), *remarks.of_few_seeds(records)
+        *remarks.training_header(records), *remarks.override_lines(records), *how(records), *remarks.of_few_seeds(records)
     ]  # fmt: skip
     return Report(TITLE, notes, tables, [line for r in records for line in _numbers(r)])
 
@@ -128,8 +128,8 @@ def _numbers(r: InferenceRecord) -> list[dict[str, Any]]:
     about = {
         "id": r.id, "dataset": r.cell.train.dataset, "method": label(r.cell), "inference": r.attack,
         "question": r.question, "round": r.cell.round, "observe": r.cell.observe, "batch_size": r.cell.batch_size,
-        "wire": r.cell.wire, "attack_settings": overrides.text(overrides.of_attack(r.cell)),
-        "training_settings": overrides.text(overrides.of_training(r.cell)),
+        "wire": r.cell.wire, "attack_settings": remarks.override_text(remarks.attack_overrides(r.cell)),
+        "training_settings": remarks.override_text(remarks.training_overrides(r.cell)),
     }  # fmt: skip
     return [
         about

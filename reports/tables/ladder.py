@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, guarantees, knowledge_sets, measured, overrides, quotable, table_checks
+from reports.records import comparison, guarantees, knowledge_sets, measured, quotable, table_checks
 from reports.records.comparison import Comparison
 from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import Gap, fields_of, group, knowledge_text, label, place, pooled_text, title_of, unique
 from reports.records.measured import ORACLE, Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import SMOKE_NOTE, is_quotable, is_smoke
-from reports.records.remarks import CAVEAT, gap_lines, header, left_out, remarks
+from reports.records.remarks import CAVEAT, gap_lines, header, left_out, override_lines, remarks
 from reports.tables import broadcast_table
 from reports.tables.report import Report, Table
 
@@ -184,7 +184,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     ]
     return Report(
         "Attack ladder",
-        [*header(records), *overrides.lines(records), HOW, *left_out(records, gaps)],
+        [*header(records), *override_lines(records), HOW, *left_out(records, gaps)],
         tables,
         [
             quotable.numbers(r.cell.preset, _csv_row(r, messages[r.id]) | guarantees.columns(r, records))

@@ -15,7 +15,7 @@ from privbench.records import checks
 from privbench.records.means import Scores
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.records import grouping, guarantees, knowledge_sets, overrides, quotable, table_checks
+from reports.records import grouping, guarantees, knowledge_sets, quotable, remarks, table_checks
 from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import (
     MISSING,
@@ -77,7 +77,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         forms.append(Table("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
     return Report(
         "The attack ladder",
-        [*header(records), *overrides.lines(records), how(records), *left_out(records, gaps)],
+        [*header(records), *remarks.override_lines(records), how(records), *left_out(records, gaps)],
         forms,
         numbers,
     )

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from privbench.records.schema import AttackRecord
-from reports.records import grouping, measured, overrides, published, remarks
+from reports.records import grouping, measured, published, remarks
 from reports.records.labels import in_order, label, unique
 from reports.records.number_text import NONE, range_text, span
 from reports.tables import variants
@@ -77,7 +77,7 @@ COLUMNS = ("", "printed", "nearest, clipped", "dB", "distance", "nearest, raw", 
 
 def of_record(r: AttackRecord) -> MeasuredSetting:
     """A record in this report's words."""
-    cell, train, settings = r.cell, r.cell.train, overrides.of_attack(r.cell)
+    cell, train, settings = r.cell, r.cell.train, remarks.attack_overrides(r.cell)
     defense = AS_DEVIATION.get(train.defense, train.defense)
     reading = None if defense == "none" else VARIANCE if defense == train.defense else DEVIATION
     words = variants.words(cell, settings)

@@ -12,7 +12,7 @@ from typing import Any
 from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.records import grouping, measured, overrides, remarks
+from reports.records import grouping, measured, remarks
 from reports.records.labels import label, round_text, unique, update_text
 from reports.records.number_text import NONE, range_text
 from reports.tables import render
@@ -65,7 +65,7 @@ def _cells(r: AttackRecord) -> list[str]:
 
 def setting_words(cell: CellSpec) -> str:
     """A setting, e.g. "round 0 (untrained), start normal, 16 images per gradient"."""
-    return words(cell, overrides.of_attack(cell))
+    return words(cell, remarks.attack_overrides(cell))
 
 
 def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:

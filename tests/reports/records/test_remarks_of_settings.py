@@ -5,7 +5,7 @@ import io
 
 from privbench import presets
 from reports.documents import published
-from reports.records import overrides
+from reports.records import remarks
 from reports.tables import attack_table, inference_table, report_files
 from tests.builders.records import record
 
@@ -20,15 +20,15 @@ def made(**changes):
 
 
 def test_a_cell_of_its_preset_differs_in_nothing():
-    assert overrides.of_attack(made().cell) == overrides.of_training(made().cell) == {}
-    assert overrides.lines([made()]) == []
+    assert remarks.attack_overrides(made().cell) == remarks.training_overrides(made().cell) == {}
+    assert remarks.override_lines([made()]) == []
 
 
 def test_settings_of_the_attack_and_of_training_are_told():
     other = made(attack_settings={"steps": 7}, per_client=64, changes={"rounds": 2, "task.lr": 0.001})
-    assert overrides.of_attack(other.cell) == {"steps": 7}
-    assert overrides.of_training(other.cell) == {"per_client": 64, "rounds": 2, "task.lr": 0.001}
-    assert overrides.lines([made(), other]) == [
+    assert remarks.attack_overrides(other.cell) == {"steps": 7}
+    assert remarks.training_overrides(other.cell) == {"per_client": 64, "rounds": 2, "task.lr": 0.001}
+    assert remarks.override_lines([made(), other]) == [
         "Not as in the preset: dlg with steps 7.",
         "Not as in the preset: FedAvg trained with per_client 64, rounds 2, task.lr 0.001.",
     ]
@@ -37,13 +37,13 @@ def test_settings_of_the_attack_and_of_training_are_told():
 def test_a_data_set_or_method_of_a_users_own_has_no_preset_to_differ_from():
     cell = made().cell
     own = cell.model_copy(update={"train": cell.train.model_copy(update={"method": "my.module:Method"})})
-    assert overrides.of_training(own) == {}
+    assert remarks.training_overrides(own) == {}
 
 
 def test_the_attack_table_and_its_numbers_name_them():
     other = made(attack_settings={"steps": 7}, changes={"task.lr": 0.001})
     whole = attack_table.report([other])
-    assert overrides.lines([other]) == [note for note in whole.notes if note.startswith("Not as in the preset")]
+    assert remarks.override_lines([other]) == [note for note in whole.notes if note.startswith("Not as in the preset")]
     (row,) = csv.DictReader(io.StringIO(report_files.csv(whole)))
     assert (row["attack_settings"], row["training_settings"], row["wire"]) == ("steps 7", "task.lr 0.001", "float32")
 
