@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from privbench import registry
 from privbench.data import partition
 from privbench.records.schema import Record
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, TrainSpec
 from reports.records.labels import conditions_text, label, networks, unique
 
 Setting = tuple[Any, ...]
@@ -114,8 +114,13 @@ def searched(records: Sequence[Record], key: Setting) -> list[str]:
 
 def _settings(cell: CellSpec) -> dict[str, Any]:
     """The settings of a method and the fields of its schedule, optimisers spelt out: "mu", "task.lr"."""
-    flat: dict[str, Any] = dict(cell.train.method_settings)
-    for name, value in cell.train.schedule.model_dump().items():
+    return {**cell.train.method_settings, **schedule_fields(cell.train)}
+
+
+def schedule_fields(train: TrainSpec) -> dict[str, Any]:
+    """The fields of a schedule, optimisers spelt out: "rounds", "task.lr"."""
+    flat: dict[str, Any] = {}
+    for name, value in train.schedule.model_dump().items():
         flat |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
     return flat
 

@@ -13,7 +13,7 @@ from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from privbench.spec import CellSpec, TrainSpec
-from reports.records import measured, table_checks
+from reports.records import grouping, measured, table_checks
 from reports.records.labels import Gap, group, label, published, round_label, round_text, unique
 from reports.records.measured import papers_attack, strongest
 from reports.records.number_text import FEW, NONE, measured_otherwise, span
@@ -275,10 +275,8 @@ def override_lines(records: Sequence[Record]) -> list[str]:
 
 def _fields_of_training(train: TrainSpec) -> dict[str, Any]:
     """The images of a client and the schedule, optimisers spelt out."""
-    flat: dict[str, Any] = {"per_client": train.per_client}
-    for name, value in train.schedule.model_dump().items():
-        flat |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
-    return {name: value for name, value in flat.items() if name not in WITHOUT_EFFECT}
+    every = {"per_client": train.per_client, **grouping.schedule_fields(train)}
+    return {name: value for name, value in every.items() if name not in WITHOUT_EFFECT}
 
 
 def override_text(settings: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:
 
 def settings(cell: CellSpec) -> str:
     """What of an attack's settings is not the default."""
-    return ", ".join(f"{name} {value}" for name, value in sorted(remarks.attack_overrides(cell).items())) or DEFAULTS
+    return remarks.override_text(remarks.attack_overrides(cell)) or DEFAULTS
 
 
 def across(
