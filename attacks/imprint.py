@@ -61,8 +61,9 @@ class Imprint(AlignedSettings):
     pools: ClassVar[bool] = True
     active: ClassVar[bool] = True
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
-    # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too
-    revision: ClassVar[int] = 9
+    # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
+    # 10: layerwise inversion as `staged` has it since its revision 2
+    revision: ClassVar[int] = 10
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

@@ -35,6 +35,7 @@ class Layerwise:
     knows: ClassVar[frozenset[str]] = CLIP
     limits: ClassVar[Limits] = Limits(linear_classifier=True, most_images=1, layer_chain=True, known_defenses=True)
     presets: ClassVar[Presets] = {"smoke": {"steps": 1, "levels": 1}}
+    revision: ClassVar[int] = 1  # 1: dL/dh from the head's gradient
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -61,7 +61,8 @@ class Staged:
         "smoke": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
         "quick-slow": {"steps": 150},
     }
-    revision: ClassVar[int] = 1  # 1: another prior, and several starts, under noise; all else as before
+    # 1: another prior, and several starts, under noise; 2: layerwise inversion takes dL/dh from C's gradient
+    revision: ClassVar[int] = 2
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

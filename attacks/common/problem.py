@@ -82,6 +82,17 @@ def make(
     )
 
 
+def feature_slope(posed: InversionProblem) -> Tensor:
+    """dL/dh of one-image gradients, [V, c, s, s]: W' dL/db of the linear layer that the features enter.
+
+    As exact as what was sent. The label and the probabilities give it too, but worse where the network is sure of the image: a
+    client's p_y - 1 is a difference in single precision, so that its relative error is some 1e-7 / (1 - p_y).
+    """
+    layer = posed.model.classifier.features_layer
+    bias, rows = posed.observed[f"classifier/{layer}.bias"], posed.weights["classifier"][f"{layer}.weight"]
+    return (bias @ rows).unflatten(1, posed.model.feature_shape)
+
+
 def shows_dropout(artifact: Artifact) -> bool:
     """Whether a zero of the gradient is one that dropout made; pruning makes them too."""
     return bool(artifact.model.dropout) and not data_fit.of(artifact).pruned

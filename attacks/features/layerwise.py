@@ -1,7 +1,7 @@
 """LeNet-5's extractor inverted layer by layer: from features to image by equations instead of descent, one image per gradient.
 
 Both convolutions see their input through 2x2 average pooling with stride 1 (here: pool), and all that the gradient says of the
-activations a1 = sigmoid(z1) is linear in p = pool(a1), 1,014 values. Features h in closed form and the label give dL/dz2, and
+activations a1 = sigmoid(z1) is linear in p = pool(a1), 1,014 values. C's gradient shows h and dL/dh in closed form, so dL/dz2, and
     dL/dW2  = D2 p        2,400 equations, D2 the correlation with dL/dz2, the same for every channel
     z2 - b2 = K2 p          400 equations
     z1 - b1 = K1 u        1,176 equations, K1 convolution and pooling as one linear map; u = 2x - 1

@@ -27,8 +27,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vjp
+from torch.func import vjp
 
+from attacks.common import problem
 from attacks.common.batched import Descent, each_of
 from attacks.common.priors import GaussianPrior
 from attacks.common.problem import InversionProblem
@@ -78,28 +79,16 @@ def invert(
     params, shape = posed.weights["extractor"], (*gaussian.variance.shape[:1], *gaussian.variance.shape[-2:])
     net, buffers = posed.model.net("extractor"), posed.buffers["extractor"]
     blocks = layer_chain.chain_of(net, params, buffers, shape, train=posed.train)
-    ends = []
+    ends, slopes = [], problem.feature_slope(posed)
     for v, features in enumerate(h.split(1)):
         progress(v, len(h), "layerwise inversion")
         gradients = {n: posed.observed[f"extractor/{n}"][v] for n in params}
-        back, grey = head_slope(posed, features, posed.labels[v]), features.new_full((1, *shape), 0.5)
-        shown = equations(blocks, params, features, back, gradients, grey)
+        grey = features.new_full((1, *shape), 0.5)
+        shown = equations(blocks, params, features, slopes[v : v + 1], gradients, grey)
         ends.append(ImagePosterior(blocks, params, shown, gaussian, shape).solve(steps, LEVELS[:levels]))
     longest = max(len(trace) for _, trace in ends)
     trace = torch.stack([F.pad(t, (0, longest - len(t)), value=float(t[-1])) for _, t in ends])
     return Descent(torch.stack([x for x, _ in ends]), trace[:, -1], trace, sum(len(t) for _, t in ends))
-
-
-def head_slope(posed: InversionProblem, h: Tensor, labels: Tensor) -> Tensor:
-    """dL/dh of one image's features h [1, c, s, s]; labels [1]."""
-
-    def loss(features: Tensor) -> Tensor:
-        net, buffers = posed.model.net("classifier"), posed.buffers["classifier"]
-        outputs, _ = net.apply(posed.weights["classifier"], buffers, features, train=posed.train)
-        return posed.model.loss(outputs, labels)
-
-    slope: Tensor = grad(loss)(h)
-    return slope
 
 
 def equations(

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
 
-from attacks.common import bottleneck
-from attacks.common.batched import each_of
+from attacks.common import problem
 from attacks.common.priors import GaussianPrior
 from attacks.common.problem import InversionProblem
 from attacks.features.equations.pooled_convolution import (
@@ -94,15 +92,8 @@ def linear_maps(posed: InversionProblem, gaussian: GaussianPrior) -> Layers:
 
 def equations(posed: InversionProblem, layers: Layers, h: Tensor, rows: Tensor) -> Victims:
     """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all."""
-    params = posed.weights["classifier"]
-    sampling = bottleneck.sampling(posed.model, posed.observed.get(bottleneck.NOISE))
-
-    def loss(features: Tensor, label: Tensor, *sampling: Tensor) -> Tensor:
-        logits, _ = posed.model.net("classifier").apply(params, {}, features[None], *sampling, train=True)
-        return F.cross_entropy(logits, label) + bottleneck.divergence(posed.model, params, features[None])
-
     inside = h[rows].clamp(FEATURE_ERROR, 1 - SATURATED)
-    delta = each_of(grad(loss))(h[rows], posed.labels[rows], *(t[rows] for t in sampling)) * sigmoid_slope(inside)
+    delta = problem.feature_slope(posed)[rows] * sigmoid_slope(inside)
     flat = inside.flatten(1)
     z2 = torch.logit(flat) - layers.b2
     relative = (ERROR * flat + FEATURE_ERROR) / sigmoid_slope(flat)

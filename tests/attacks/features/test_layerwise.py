@@ -174,6 +174,17 @@ def test_smooth_grey_images_come_back_almost_exactly(shown):
     assert reconstruction.restart.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("logit", [8.0, 11.0])
+def test_images_of_which_the_network_is_sure_come_back_as_well(logit):
+    """The label's logit is raised by so much: where 1 - p is 1e-4 or less, a client's p - 1 in single precision is off by as much."""
+    weights = small_artifacts.networks()
+    weights["classifier"]["fc3.bias"][3] += logit
+    shown = artifact(smooth_images(2), torch.tensor([3, 3]), weights=weights)
+    reconstruction = Staged().reconstruct(shown, Knowledge(), 0)
+    assert (psnr_db(reconstruction.images[:, 0], smooth_images(2)) > 45).all()
+    assert reconstruction.restart.tolist() == [0, 0]
+
+
 def test_the_inverted_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
     posed, h, gaussian, shared, equations = invertible(shown, 2)
     inverted = layerwise.invert(posed, h, gaussian, 8)
