@@ -3,7 +3,8 @@
 It takes any chain of convolutions, linear layers and average pooling with sigmoids, tanh, leaky ReLUs, ELUs or softplus between
 them (privbench/networks/layer_chain.py), and a head that begins with a linear layer. The equations and their solution stand in
 attacks/features/equations/chain_inversion.py. Where the algebra ends, the attack is refused: ReLU, max-pooling, residual sums,
-the batch's own statistics, several images a gradient, and whatever a defence does but clip. `staged` goes on by descent there.
+the batch's own statistics, several images a gradient, and whatever a defence does but clip, which scales both sides of every
+equation alike. `staged` goes on by descent there.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import ClassVar
 
 from attacks.common import batched, closed_form, priors, problem
 from attacks.common.data_fit import CLIP
-from attacks.features import unclipping
 from attacks.features.equations import chain_inversion
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
@@ -41,7 +41,6 @@ class Layerwise:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims, one after another."""
-        artifact = unclipping.unclipped(artifact)
         features = closed_form.of_single(artifact)
         if features is None or features.known is not None:
             raise UserError(

@@ -31,11 +31,22 @@ def finite_rows(*tensors: Tensor) -> Tensor:
 
 
 def average(clients: Sequence[Params], weights: Tensor) -> Params:
-    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K]."""
-    return {
-        name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
-        for name, t in clients[0].items()
-    }
+    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K].
+
+    Whole numbers and truth values (counts, indices and masks among buffers) keep their type: what all clients agree on stays as
+    it is, and the mean of anything else is rounded.
+    """
+    return {name: _average([c[name] for c in clients], weights.tolist()) for name in clients[0]}
+
+
+def _average(each: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    first = each[0]
+    if first.is_floating_point():
+        return sum((w * t for w, t in zip(weights, each, strict=True)), torch.zeros_like(first))
+    if all(torch.equal(t, first) for t in each):
+        return first.clone()
+    mean = torch.stack([w * t.double() for w, t in zip(weights, each, strict=True)]).sum(0)
+    return mean.round().to(first)
 
 
 def relative_change(now: Params, before: Params) -> float:

@@ -21,6 +21,7 @@ from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
 from privbench.types import Artifact, LocalSteps
 
+SEVERAL_STEPS = "local steps"  # in place of the name of a defence, of an update that is taken for a gradient
 TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
 LOST = 0.2  # and above which it does not count
 TINY = 1e-40  # in place of a division by 0, and under Adam's root, which has no slope at 0
@@ -91,13 +92,13 @@ def with_steady_rows(as_gradient: Artifact, trust: dict[str, Tensor]) -> Artifac
 def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     """The update taken for one gradient: -U / (lr K).
 
-    It is that for K = 1 and SGD without weight decay, and near it for small steps. The defence is named "local steps", so that
+    It is that for K = 1 and SGD without weight decay, and near it for small steps. The defence is named SEVERAL_STEPS, so that
     nothing about rank and signs is taken to be exact.
     """
     rate = optimiser_of(local).lr * local.steps
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
     variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
-    defense = {"name": "local steps"} | ({"variance": variance} if variance else {})
+    defense = {"name": SEVERAL_STEPS} | ({"variance": variance} if variance else {})
     defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
     if fit.by_entry:
         # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.

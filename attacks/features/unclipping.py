@@ -3,7 +3,8 @@
 Clipping scales the whole gradient by one number s, so that features and label are exact (attacks/common/closed_form.py,
 attacks/common/labels.py). They give the classifier's gradient g_C in full, and what was sent of it is s g_C:
     s = <g_C, G_C> / ||g_C||^2
-A private extractor's gradient, which enters the clipped norm unseen, changes nothing.
+A private extractor's gradient, which enters the clipped norm unseen, changes nothing. A gradient that was rounded on its way is
+no more exact without the clip, nor is one that stands for an update of several steps: their descriptions go on to say so.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form, labels
+from attacks.common import closed_form, labels, updates
 from attacks.features import per_image
 from privbench.defending import described
+from privbench.observation import wire
 from privbench.types import Artifact
 
 CLIPPED_ALONE = ({"clip"}, {described.CLIPS_IMAGES})
@@ -36,7 +38,9 @@ def unclipped(artifact: Artifact) -> Artifact:
         part: {name: (t.double() / s.view(-1, *(1,) * (t.ndim - 1))).to(t) for name, t in net.items()}
         for part, net in artifact.gradients.items()
     }
-    return replace(artifact, gradients=gradients, defense={"name": described.NONE})
+    form = artifact.defense.get("wire", "float32")
+    name = updates.SEVERAL_STEPS if artifact.defense["name"] == updates.SEVERAL_STEPS else described.NONE
+    return replace(artifact, gradients=gradients, defense=wire.described({"name": name}, form))
 
 
 def scales(artifact: Artifact, h: Tensor) -> Tensor:

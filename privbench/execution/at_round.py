@@ -94,7 +94,7 @@ def observe(
         local=local_update.local_steps(cell),
         rounds=spec.schedule.rounds,
         training=local_update.local_training(
-            spec.schedule, [len(c.train.labels) for c in fed.clients], setup.method.client_tasks
+            spec.schedule, [len(c.train.labels) for c in fed.clients], setup.method.client_tasks, setup.defense
         ),
         form=cell.wire,
         chosen=chosen,

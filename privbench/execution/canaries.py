@@ -196,7 +196,7 @@ def _released(setup: Setup, k: int, sent: Parts, rounds: int) -> list[Parts]:
         raise UserError("the defence acts neither on images nor on what is sent, so that it has no place for canaries")
     # The claim that is tested is that client's (audit.py).
     _, examples = defended.smallest_client(setup.method, setup.labels)
-    stages = defended.facts(setup.method, setup.spec.schedule, examples, rounds, False).stages
+    stages = defended.facts(setup.method, setup.spec.schedule, examples, rounds, ()).stages
     each = []
     for round_ in range(1, rounds + 1):
         local = defended.in_round(setup, k, round_)

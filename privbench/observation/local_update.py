@@ -2,8 +2,8 @@
 
 The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
 mini-batch holds, from one shuffle after another, which no server sees. Images are not flipped. The optimiser is that of the task
-stage with fresh moments, or plain SGD at a rate of its own. The loss is the one whose gradient would be attacked
-(privbench/observation/observe.py).
+stage with fresh moments, or that of a defence of single images, or plain SGD at a rate of its own. The loss is the one whose
+gradient would be attacked (privbench/observation/observe.py).
 A server that receives weights in place of gradients computes this change from them. It knows K, the size of mini-batches and the
 optimiser, as federated protocols fix them.
 """
@@ -17,6 +17,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from privbench import written_defense
 from privbench.data.tasks import TaskShape
 from privbench.defense import Defense
 from privbench.methods.base import Method, MiniBatch, Phase, RoundClock, Stage
@@ -35,20 +36,25 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
     if cell.observe == "gradient":
         return None
     schedule = cell.train.schedule
-    optimiser: Optimiser = schedule.task if cell.local_lr is None else SGD(kind="sgd", lr=cell.local_lr)
+    defense = written_defense.create(cell.train.defense, cell.train.where)
+    usual = defended.stepping(defense, schedule.task)
+    optimiser = usual if cell.local_lr is None else SGD(kind="sgd", lr=cell.local_lr)
     batch = cell.local_batch if cell.local_batch and cell.local_batch < cell.batch_size else None
     epoch = math.ceil(cell.batch_size / batch) if batch else 1
     steps = cell.local_steps or schedule.client_steps or schedule.local_epochs * epoch
     return LocalSteps(steps, optimiser.model_dump(), batch)
 
 
-def local_training(schedule: Schedule, samples: Sequence[int], shape: TaskShape | None = None) -> LocalTraining:
-    """How clients with that many training images train on the task by a schedule; `shape`: on few-shot tasks."""
+def local_training(
+    schedule: Schedule, samples: Sequence[int], shape: TaskShape | None = None, defense: Defense | None = None
+) -> LocalTraining:
+    """How clients with that many training images train on the task by a schedule, under a defence; `shape`: on few-shot tasks."""
     batch = schedule.batch
     if shape is not None:
         batch, samples = min(batch, shape.support), [shape.support]
     each = [schedule.client_steps or schedule.local_epochs * math.ceil(n / batch) for n in samples]
-    return LocalTraining(schedule.task.model_dump(), batch, round(median(each)))
+    usual = schedule.task if defense is None else defended.stepping(defense, schedule.task)
+    return LocalTraining(usual.model_dump(), batch, round(median(each)))
 
 
 def optimiser_of(local: LocalSteps) -> Optimiser:
@@ -109,6 +115,6 @@ def rows_of_steps(local: LocalSteps, samples: int, rng: torch.Generator) -> Tens
     return torch.cat(shuffles)[:count].view(local.steps, local.batch)
 
 
-def defence_stream(seed: int, victim: int) -> torch.Generator:
-    """Where the defence of one victim's update draws from."""
-    return stream(seed, "victims", victim, "update defence")
+def defence_stream(seed: int, named: str, upload: int) -> torch.Generator:
+    """Where the shuffles and the defence of one update draw from; `named`: `ChosenImages.named`, of whose images it is."""
+    return stream(seed, named, upload, "update defence")

@@ -164,7 +164,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         }
         batch = MiniBatch(images[v], labels[v], noise)
         if local is not None:
-            rng = local_update.defence_stream(seed, v)
+            rng = local_update.defence_stream(seed, named, v)
             sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, clock, rng))
             continue
         rng = stream(seed, named, v, "defence")
@@ -207,7 +207,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         ),
         updates={} if local is None else _stack(sent),
         local=local,
-        imitated=0 if local is not None else labels.shape[1] * method.imitated(clock),
+        imitated=labels.shape[1] * method.imitated(clock),
         training=training,
         member_weights=secure_sums.shares(sizes, victims) if summed else None,
         target=None if snapshot.isolated is None else snapshot.isolated.target,

@@ -21,10 +21,18 @@ from privbench.tensors import Parts
 from privbench.training import phase_plans
 from privbench.training.engine import LocalDefense
 from privbench.training.state import Setup
+from privbench.types import CLASSIFICATION
+
+# The endings of batch norm's buffers, this suite's and torch's.
+OF_MEANS = (".mean", ".running_mean")
+OF_BATCH_NORM = (*OF_MEANS, ".var", ".running_var")
 
 
-def facts(method: Method, schedule: Schedule, examples: int, rounds: int, sends_statistics: bool) -> Facts:
-    """What a client with that many training images (`examples`) does in the `rounds` rounds in which it takes part."""
+def facts(method: Method, schedule: Schedule, examples: int, rounds: int, sent_buffers: Sequence[str]) -> Facts:
+    """What a client with that many training images (`examples`) does in the `rounds` rounds in which it takes part.
+
+    `sent_buffers`: what of its networks' buffers depends on its images, as `statistics` says.
+    """
     stages, shape = [], method.client_tasks
     batch, epoch = schedule.batch, examples
     if shape is not None:
@@ -35,8 +43,7 @@ def facts(method: Method, schedule: Schedule, examples: int, rounds: int, sends_
     besides = ["number of training images", "validation accuracy"]
     besides += ["classes of its images"] if shape is not None else []
     besides += ["label counts"] if method.uploads_counts else []
-    besides += ["batch-norm statistics"] if sends_statistics else []
-    return Facts(examples, rounds, tuple(stages), tuple(method.shared_parts), tuple(besides))
+    return Facts(examples, rounds, tuple(stages), tuple(method.shared_parts), (*besides, *sent_buffers))
 
 
 def examples(method: Method, labels: Tensor) -> int:
@@ -62,6 +69,8 @@ def planned(spec: TrainSpec, method: Method, model: Model, sizes: Sequence[int])
         check_sums(spec.method, method, len(sizes))
     if "network" in defense.places:
         model = defense.network(model)
+    if "example" in defense.places:
+        check_buffers(model)
     sends, schedule = statistics(method, model), spec.schedule
     every = [
         facts(method, schedule, size, participation.rounds_of(method, k, len(sizes), schedule.rounds), sends)
@@ -93,6 +102,15 @@ def check_images(name: str, method: Method) -> None:
                 )
 
 
+def check_buffers(model: Model) -> None:
+    """UserError where a buffer of E or C follows the images, as no clipping reaches it; those of batch norm are gone by then."""
+    if following := [f"{part}.{name}" for part in CLASSIFICATION for name in followed(model, part)]:
+        raise UserError(
+            f"a defence that clips the gradient of every image does not fit backbone '{model.backbone}': its buffer {following[0]} "
+            f"follows the images in training, and no clipping reaches it; freeze it, or try --defense {registry.OF_MESSAGES}"
+        )
+
+
 def check_sums(name: str, method: Method, clients: int) -> None:
     """UserError where a server that gets the sum of all messages alone would get a client's own, or could not do its work."""
     if clients < 2:
@@ -108,14 +126,30 @@ def check_sums(name: str, method: Method, clients: int) -> None:
         )
 
 
-def statistics(method: Method, model: Model) -> bool:
-    """Whether clients send running statistics of batch norm."""
+def statistics(method: Method, model: Model) -> tuple[str, ...]:
+    """What of the buffers that clients send depends on their images, in words: running statistics of batch norm, and others."""
     shared = [part for part in method.shared_parts if part != "generator" or not _private_generator(method, model)]
-    return any(
-        name.endswith((".mean", ".running_mean"))
+    names = [name for part in shared for name in model.net(part).init(stream(0, "names"))[1]]
+    others = [
+        f"buffer {part}.{name}"
         for part in shared
-        for name in model.net(part).init(stream(0, "names"))[1]
-    )
+        if part in CLASSIFICATION
+        for name in followed(model, part)
+        if not name.endswith(OF_BATCH_NORM)
+    ]
+    return (*(("batch-norm statistics",) if any(n.endswith(OF_MEANS) for n in names) else ()), *others)
+
+
+def followed(model: Model, part: str) -> list[str]:
+    """The buffers of E or C that a step on one batch leaves otherwise than a step on another one, where all else is the same."""
+    net = model.net(part)
+    params, buffers = net.init(stream(0, "names"))
+    if not buffers:
+        return []
+    shape = (model.channels, model.image_size, model.image_size) if part == "extractor" else model.feature_shape
+    rng = stream(0, "two batches")
+    first, second = (net.apply(params, buffers, torch.rand(2, *shape, generator=rng), train=True)[1] for _ in range(2))
+    return [name for name in buffers if not torch.equal(first[name], second[name])]
 
 
 def _private_generator(method: Method, model: Model) -> bool:
@@ -136,22 +170,24 @@ def guarantees(setup: Setup, rounds: int) -> list[Guarantee | None]:
     ]
 
 
-def optimisers(setup: Setup, phase: Phase) -> dict[str, Optimiser]:
-    """Those of a phase, by stage: the schedule's, but for a client's stages whose images a defence clips."""
+def optimisers(setup: Setup, phase: Phase, *, defended: bool) -> dict[str, Optimiser]:
+    """Those of a phase, by stage: the schedule's, but for stages whose images a defence clips.
+
+    `defended`: the phase is a client's under the run's defence, not the server's, nor a client's on its own account.
+    """
     schedule = setup.spec.schedule
     usual = {"task": schedule.task, "generator": schedule.generator, "server": schedule.server}
-    clipped = "example" in setup.defense.places and phase in setup.method.client()
     return {
         stage.name: stepping(setup.defense, usual[stage.optimiser])
-        if clipped and stage.reads == "images"
+        if defended and stage.reads == "images"
         else usual[stage.optimiser]
         for stage in phase.stages
     }
 
 
 def stepping(defense: Defense, setting: Optimiser) -> Optimiser:
-    """The optimiser in place of the schedule's, under a defence."""
-    return optimiser(defense.optimiser(setting.model_dump()))
+    """The optimiser of stages that read images under a defence, in place of the schedule's where every image is clipped."""
+    return optimiser(defense.optimiser(setting.model_dump())) if "example" in defense.places else setting
 
 
 def in_round(setup: Setup, k: int, round_: int) -> LocalDefense:

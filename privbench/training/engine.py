@@ -160,7 +160,8 @@ class ParameterLayout:
 
     def flatten(self, parts: Parts, axes: int = 0, out: Tensor | None = None) -> Tensor:
         """[*lead, P] of parameters that have `axes` leading axes; written to `out` where there is one."""
-        return torch.cat([each.flatten(axes) for each in self.in_memory_order(parts, axes)], axes, out=out)
+        each = self.in_memory_order(parts, axes)
+        return torch.cat([t.reshape(*t.shape[:axes], -1) for t in each], axes, out=out)
 
     def in_memory_order(self, parts: Parts, axes: int = 0) -> list[Tensor]:
         """The parameters in order, each [*lead, ...] with its axes as they lie in memory."""

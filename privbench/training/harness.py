@@ -175,7 +175,7 @@ def learn(
 
     sums = [aggregation.collect(each, state, clock.round) for each, state in zip(setups, states, strict=True)]
     for phase in setup.method.server():
-        job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase))
+        job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase, defended=False))
         plans = [phase_plans.server_plan(each, clock.round, phase) for each in setups]
         context = [
             StageContext(None, tuple(state.uploads), each.weights, each.counts)

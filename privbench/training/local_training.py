@@ -124,7 +124,7 @@ def _here(
     defenses = [UNDEFENDED if undefended else defended.in_round(one.setup, one.k, round_) for one in learners]
     losses: Losses = {}
     for phase in phases:
-        job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase))
+        job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase, defended=not undefended))
         features = [features_of(one.setup, one.k, one.replica) if phase.features else None for one in learners]
         count = epochs(phase, setup.spec.schedule)
         for epoch in range(count):

@@ -53,11 +53,13 @@ attacker_text = partial(labels.attacker_text, over_rounds=True)
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, floors alone, or smoke runs.
 
-    A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
+    A round asked for as "best" or "last" stands where it was, on average over seeds; where that is the same one, it is one round.
+    Floors are drawn once, not as attacks.
     """
     records = quotable(records)
     attacks = [r for r in records if r.attack not in registry.FLOORS]
-    if len({r.cell.round for r in attacks}) < 2:
+    rounds = _names(attacks)
+    if len(rounds) < 2:
         return []
     methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
@@ -68,7 +70,6 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     height = PANEL_INCHES if len(methods) > 1 and not many else SINGLE_INCHES
     # One or two panels stand beneath each other: that leaves room for names beside them.
     figure, panels = style.panels(len(methods), height, large=len(methods) <= MOST_NAMED or many, sharey=True)
-    rounds = _names(attacks)
     top = max(r.scores.psnr_db for r in attacks)
     tall = top > TALL_DB
     across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]

@@ -120,6 +120,16 @@ def test_an_image_of_which_a_users_network_is_sure_comes_back_as_well():
     assert psnr_db(image, true) > psnr_db(torch.full_like(true, 0.5), true) + 40
 
 
+def test_a_clipped_gradient_gives_the_same_images():
+    """The scale is a power of two, so that nothing is rounded but in double precision."""
+    shown = shown_by(network(nn.Tanh()))
+    clipped = {p: {n: t / 128 for n, t in net.items()} for p, net in shown.gradients.items()}
+    seen = replace(shown, gradients=clipped, defense={"name": "clip", "clip": 1e-3, "clips": "message"})
+    one, other = (Layerwise().reconstruct(each, Knowledge(), 0).images for each in (shown, seen))
+    for image, same, true in zip(one, other, pictures(), strict=True):
+        assert psnr_db(same, image) > psnr_db(image, true)
+
+
 def test_pooling_behind_the_last_activation_is_solved_with_the_rest():
     module = network(nn.Tanh())
     module = nn.Sequential(*module[:4], nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 10))

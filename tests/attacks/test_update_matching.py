@@ -11,7 +11,7 @@ from attacks.common.updates import as_gradient, local_change, noise_variance, wi
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
-from privbench import presets
+from privbench import presets, written_defense
 from privbench.errors import UserError
 from privbench.execution import one_attack
 from privbench.observation import artifact_files as artifacts
@@ -118,7 +118,7 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
     assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
     seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
     posed = problem.make(as_gradient(seen, local), 0)
-    taken = local_update.rows_of_steps(local, 4, local_update.defence_stream(0, 0))
+    taken = local_update.rows_of_steps(local, 4, local_update.defence_stream(0, "victims", 0))
     leaves = {p: {n: t.clone().requires_grad_() for n, t in posed.weights[p].items()} for p in posed.weights}
     descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
     for rows in taken:
@@ -161,6 +161,19 @@ def test_clients_that_count_steps_send_an_update_of_so_many():
     assert local_update.local_steps(cell)[::2] == (7, 16)
     counted = presets.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
     assert local_update.local_steps(counted).steps == 3
+
+
+def test_under_a_defence_of_single_images_clients_step_as_it_has_them_step():
+    train = presets.train_spec("smoke", "digits", "fedavg", defense="dp-sgd:noise=1,lr=0.3")
+    own, another = (
+        presets.cell_spec("smoke", train, "update-matching", observe="update", local_lr=lr) for lr in (None, 0.1)
+    )
+    by_defence = {"kind": "sgd", "lr": 0.3, "weight_decay": train.schedule.task.weight_decay}
+    assert local_update.local_steps(own).optimiser == by_defence
+    assert local_update.local_steps(another).optimiser["lr"] == 0.1
+    defense = written_defense.create(train.defense, train.where)
+    assert local_update.local_training(train.schedule, [20], defense=defense).optimiser == by_defence
+    assert local_update.local_training(train.schedule, [20]).optimiser == train.schedule.task.model_dump()
 
 
 def test_one_step_of_sgd_is_a_gradient(untrained):

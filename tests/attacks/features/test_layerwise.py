@@ -176,7 +176,7 @@ def test_smooth_grey_images_come_back_almost_exactly(shown):
 
 @pytest.mark.parametrize("logit", [8.0, 11.0])
 def test_images_of_which_the_network_is_sure_come_back_as_well(logit):
-    """The label's logit is raised by so much: where 1 - p is 1e-4 or less, a client's p - 1 in single precision is off by as much."""
+    """Their label's logit is raised by so much. A client's p - 1, in single precision, is off by 1e-4 of itself or more then."""
     weights = small_artifacts.networks()
     weights["classifier"]["fc3.bias"][3] += logit
     shown = artifact(smooth_images(2), torch.tensor([3, 3]), weights=weights)

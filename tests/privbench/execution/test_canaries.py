@@ -81,7 +81,7 @@ def audited(kind, epsilon=1.0, noise=None, epochs=1, singles=SINGLES):
         changes={"batch": IMAGES, "rounds": 1, "local_epochs": epochs},
     )  # fmt: skip
     setup = harness.prepare(spec, digits_federation((IMAGES, IMAGES)), torch.device("cpu"))
-    facts = defended.facts(setup.method, spec.schedule, IMAGES, 1, sends_statistics=False)
+    facts = defended.facts(setup.method, spec.schedule, IMAGES, 1, sent_buffers=())
     setup = replace(setup, defense=kind(**{"noise": noise} if noise else {"epsilon": epsilon}).planned([facts]))
     made = audit.audited(setup, 1, CANARIES, singles)
     assert made.claimed <= epsilon

@@ -149,3 +149,7 @@ def test_the_received_generator_is_frozen_in_eval_mode(case):
 def test_average_is_the_weighted_sum():
     a, b = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([5.0, 10.0])}
     torch.testing.assert_close(average([a, b], torch.tensor([0.25, 0.75])), {"w": torch.tensor([4.0, 8.0])})
+    # Counts are rounded, indices on which clients agree stay, and both keep their type.
+    counted = average([{"n": torch.tensor([7, 1])}, {"n": torch.tensor([7, 4])}], torch.tensor([0.5, 0.5]))
+    assert counted["n"].tolist() == [7, 2]
+    assert counted["n"].dtype == torch.int64

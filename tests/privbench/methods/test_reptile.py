@@ -232,7 +232,7 @@ def test_a_defence_of_every_image_draws_from_all_images_of_the_classes_and_says_
         known = phase_plans.of_round(setup, 1, round_)
         assert torch.bincount(known.labels).tolist() == [12] * 3
         assert known.batch == 6
-    (stage,) = (facts := defended.facts(setup.method, setup.spec.schedule, 36, 4, False)).stages
+    (stage,) = (facts := defended.facts(setup.method, setup.spec.schedule, 36, 4, ())).stages
     assert (facts.examples, facts.rounds, stage.batch, stage.steps) == (36, 4, 6, 3)
     assert "classes of its images" in facts.besides
     guarantee = defended.guarantees(setup, 4)[0]

@@ -98,6 +98,34 @@ class Convolutional(nn.Module):
         return self.out(self.second(torch.sigmoid(self.first(images))).flatten(1))
 
 
+class Scaled(Small):
+    """With a parameter that is one number, and features in an order that a buffer of whole numbers gives."""
+
+    def __init__(self, channels, classes, image_size):
+        super().__init__(channels, classes, image_size)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("order", torch.arange(self.hidden.in_features).flip(0))
+
+    def forward(self, images):
+        h = torch.tanh(self.scale * self.norm(self.conv(images))).flatten(1)[:, self.order]
+        return self.out(torch.tanh(self.hidden(h)))
+
+
+class Centred(nn.Module):
+    """Which takes a running mean of its images off, in a buffer that no norm of torch's holds."""
+
+    def __init__(self, channels, classes, image_size):
+        super().__init__()
+        self.register_buffer("centre", torch.full((channels, image_size, image_size), 0.5))
+        self.conv, self.out = nn.Conv2d(channels, 2, 8, stride=8), nn.Linear(2 * (image_size // 8) ** 2, classes)
+
+    def forward(self, images):
+        entered = images - self.centre
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * images.detach().mean(0)
+        return self.out(torch.tanh(self.conv(entered)).flatten(1))
+
+
 def broken(channels, classes, image_size):
     raise RuntimeError("no such size")
 
@@ -106,7 +134,19 @@ def broken(channels, classes, image_size):
 def typed(monkeypatch):
     """Makes the classes above a module on the Python path, named by the user."""
     module = types.ModuleType("mine")
-    for each in (Small, HeadAlone, Dropping, DrawingInForward, Linear, Stubborn, OfTwoInputs, Convolutional, broken):
+    known = (
+        Small,
+        HeadAlone,
+        Dropping,
+        DrawingInForward,
+        Linear,
+        Stubborn,
+        OfTwoInputs,
+        Convolutional,
+        Scaled,
+        Centred,
+    )
+    for each in (*known, broken):
         setattr(module, each.__name__, each)
     module.number = 3
     module.nothing = lambda *_: "a text"
@@ -143,12 +183,12 @@ def test_initial_values_are_those_of_the_class_and_follow_the_stream(typed):
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
-def test_a_round_stacked_equals_a_round_alone(method, typed):
+@pytest.mark.parametrize(("method", "name"), [("fedavg", "Small"), ("fedcg", "Small"), ("fedavg", "Scaled")])
+def test_a_round_stacked_equals_a_round_alone(method, name, typed):
     ends = []
     changes, settings = {"rounds": 1}, {"gan": "dense"} if method == "fedcg" else {}
     each = presets.train_spec(
-        "smoke", "digits", method, backbone=typed("Small"), clients=2, changes=changes, method_settings=settings
+        "smoke", "digits", method, backbone=typed(name), clients=2, changes=changes, method_settings=settings
     )
     for execution in ("alone", "stacked"):
         setup = harness.prepare(each, digits_federation((20, 20)), CPU)
@@ -165,7 +205,7 @@ def test_a_trained_network_is_observed_stored_and_attacked(typed, tmp_path, monk
     each = presets.train_spec("smoke", "digits", "fedsplit", backbone=typed("Small"), clients=2, changes={"rounds": 1})
     federation = digits_federation((20, 20))
     setup = harness.prepare(each, federation, CPU)
-    assert defended.statistics(setup.method, setup.model) is False, "the classifier alone is shared"
+    assert defended.statistics(setup.method, setup.model) == (), "the classifier alone is shared"
     state = harness.initial(setup)
     learn_round([setup], [state])
     checkpoint.save_snapshot(tmp_path, each, state)
@@ -214,6 +254,35 @@ def test_batch_norm_is_refused_by_a_defence_of_single_images(typed):
     )
     with pytest.raises(UserError, match=r"but mine:Small has batch norm \('norm'\); use torch.nn.GroupNorm"):
         harness.prepare(each, digits_federation((20, 20)), CPU)
+
+
+def prepared(name, defense="none"):
+    each = presets.train_spec(
+        "smoke", "digits", "fedavg", backbone=name, defense=defense, clients=3, changes={"rounds": 1}
+    )
+    return each, harness.prepare(each, digits_federation((20, 20, 20)), CPU)
+
+
+def test_whole_numbers_among_buffers_are_the_same_after_a_round_and_on_disk(typed, tmp_path):
+    """Of three clients the weights are thirds, whose sum in single precision is no 1."""
+    each, setup = prepared(typed("Scaled"))
+    state = harness.initial(setup)
+    learn_round([setup], [state])
+    order = state.server.buffers["extractor"]["order"]
+    assert order.dtype == torch.int64
+    assert order.tolist() == list(range(64))[::-1]
+    checkpoint.save_snapshot(tmp_path, each, state)
+    assert torch.equal(checkpoint.load_snapshot(tmp_path, each.id, 1).server.buffers["extractor"]["order"], order)
+
+
+def test_a_buffer_that_follows_the_images_is_named_beside_a_guarantee_or_refused(typed):
+    _, setup = prepared(typed("Centred"), "dp-fedavg:noise=1")
+    assert "buffer extractor.centre" in defended.guarantees(setup, 1)[0].leaves_out
+    with pytest.raises(UserError, match=r"its buffer extractor.centre follows the images in training"):
+        prepared(typed("Centred"), "dp-sgd:noise=1")
+    # One that is the same whatever the images are is none of them.
+    _, fixed = prepared(typed("Scaled"), "dp-fedavg:noise=1")
+    assert [text for text in defended.guarantees(fixed, 1)[0].leaves_out if "order" in text] == []
 
 
 def test_attacks_that_do_not_fit_and_generators_that_do_not_are_refused_in_one_line(typed):

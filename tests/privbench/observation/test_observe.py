@@ -7,16 +7,21 @@ import torch
 
 from privbench import presets, written_defense
 from privbench.errors import UserError
-from privbench.observation import artifact_files, observe
+from privbench.observation import artifact_files, chosen_victims, observe, other_images
 from privbench.training import checkpoint, harness
-from privbench.types import Artifact
+from privbench.types import Artifact, LocalSteps
 from tests.builders.federations import digits_federation, learn_round
 
 CPU = torch.device("cpu")
 
 
-def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known=False):
-    each = presets.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
+ONE_STEP = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+
+
+def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known=False, settings=None, **observed):
+    each = presets.train_spec(
+        "smoke", "digits", method, clients=2, changes={"rounds": 1}, method_settings=settings or {}
+    )
     federation = digits_federation((20, 33))
     setup = harness.prepare(each, federation, CPU)
     state = harness.initial(setup)
@@ -25,7 +30,7 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
     observation = observe.observe(
         shot, federation, setup.model, setup.method, written_defense.create(defense, "step"), method_name=method, dataset="digits",
-        victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,
+        victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0, **observed,
     )  # fmt: skip
     return *observation, state, federation
 
@@ -135,6 +140,29 @@ def test_the_variance_on_the_wire_is_the_variance_asked_for(tmp_path):
     assert abs(gaps.mean().item()) < 0.002
     assert not torch.equal(gaps[:400], gaps[400:800])
     assert noisy.defense == {"name": "gaussian", "variance": 0.1, "where": "step"}
+
+
+@pytest.mark.parametrize("local", [None, ONE_STEP], ids=["gradients", "updates"])
+def test_what_is_sent_for_another_purpose_has_a_noise_of_its_own(local, tmp_path):
+    """Even of the same images: who knows one could take the noise off otherwise, and rounds would share theirs."""
+
+    def sent(named):
+        of = chosen_victims.choose_victims(digits_federation((20, 33)), 3, 1, 0)._replace(named=named)
+        shown = seen("fedavg", tmp_path, "gaussian:0.1", chosen=of, local=local)[0]
+        return (shown.gradients if local is None else shown.updates)["classifier"]["fc1.weight"]
+
+    assert torch.equal(sent("victims"), sent("victims"))
+    gap = sent("victims") - sent(other_images.KNOWN)
+    # Of two noises of variance 0.1, on a step of the rate 0.1 where they enter the steps.
+    scale = 1 if local is None else 0.1
+    assert gap.var().item() == pytest.approx(2 * 0.1 * scale**2, rel=0.02)
+
+
+def test_an_update_by_a_loss_on_imitated_features_says_how_many_a_step_takes(tmp_path):
+    for loss, imitated in (("classification", 0), ("task", 2)):
+        for local in (None, ONE_STEP):
+            shown = seen("fedgen", tmp_path, batch_size=2, settings={"observe_loss": loss}, local=local)[0]
+            assert shown.imitated == imitated
 
 
 def test_too_many_victims_for_a_client_are_refused(tmp_path):

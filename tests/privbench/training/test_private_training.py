@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 
 from privbench import presets
 from privbench.errors import UserError
-from privbench.methods.base import MiniBatch, RoundClock
+from privbench.methods.base import MiniBatch, Phase, RoundClock
 from privbench.seeds import stream
 from privbench.training import defended, engine, harness, per_example, phase_plans
 from privbench.training.engine import PhaseRun, StageContext, loss_of
@@ -49,7 +50,7 @@ def drift(setup, name):
     features = phase_plans.features_of(setup, CLIENT, client) if phase.features else None
     plan = phase_plans.client_plan(setup, CLIENT, 1, phase, 0, features)
     around = StageContext((server.params, server.buffers), (), None)
-    loss = loss_of(stage, PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase)))
+    loss = loss_of(stage, PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase, defended=True)))
     return stage, loss, client, around, plan
 
 
@@ -198,7 +199,7 @@ def test_mini_batches_are_poisson_samples_at_the_accountant_s_rate():
     assert float(counts.sum(1).var()) == pytest.approx(samples * rate * (1 - rate), rel=5 * math.sqrt(2 / steps))
     assert drawn.expected == pytest.approx(batch)
     facts = defended.facts(
-        prepared("fedavg", "none").method, prepared("fedavg", "none", batch=8).spec.schedule, samples, 1, False
+        prepared("fedavg", "none").method, prepared("fedavg", "none", batch=8).spec.schedule, samples, 1, ()
     )
     assert facts.stages[0].batch / facts.examples == pytest.approx(rate)
 
@@ -303,7 +304,7 @@ def test_of_clients_with_as_many_steps_the_smallest_is_planned_for_and_of_those_
     setup = prepared("fedavg", "none", sizes=(20, 60))
 
     def client(images, rounds=2):
-        return defended.facts(setup.method, setup.spec.schedule, images, rounds, sends_statistics=False)
+        return defended.facts(setup.method, setup.spec.schedule, images, rounds, sent_buffers=())
 
     clients = [client(n) for n in (70, 33, 32, 40, 20, 65)]
     assert [each.examples for each in defended.most_exposed(clients)] == [20, 33, 65]
@@ -352,8 +353,12 @@ def test_a_generator_that_is_trained_on_images_is_refused():
 
 def test_a_stage_that_reads_no_images_keeps_the_schedule_s_optimiser():
     setup = prepared("fedcg", "dp-sgd:noise=1,lr=0.3")
-    task, gan = (defended.optimisers(setup, phase) for phase in setup.method.client())
+    task, gan = (defended.optimisers(setup, phase, defended=True) for phase in setup.method.client())
     assert task["task"].lr == gan["discriminator"].lr == 0.3
     assert gan["generator"] == setup.spec.schedule.generator
+    # A user's phase may hold a loss that is made anew on every call, and so equals no other.
+    (stage,) = setup.method.client()[0].stages
+    own = Phase((replace(stage, loss=partial(stage.loss)),), "local_epochs")
+    assert defended.optimisers(setup, own, defended=True)["task"].lr == 0.3
     (server,) = setup.method.server()
-    assert set(defended.optimisers(setup, server).values()) == {setup.spec.schedule.server}
+    assert set(defended.optimisers(setup, server, defended=False).values()) == {setup.spec.schedule.server}

@@ -254,6 +254,13 @@ def test_the_long_tables_are_split_by_data_set(records, tmp_path, monkeypatch):
     assert "needs the upload:generator" not in texts["cifar10"]
 
 
+def test_two_names_of_one_round_make_no_curve(records, tmp_path):
+    best = [r for r in records if r.cell.round == "best"]
+    last = [r.model_copy(update={"cell": changed_cell(r.cell, round="last")}) for r in best]
+    assert best
+    assert psnr_by_round.write([*best, *last], tmp_path / "x") == []
+
+
 def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(records, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
