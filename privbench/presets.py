@@ -165,7 +165,7 @@ def train_spec(
 
 def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """How the data set is laid out over clients: those fields of TrainSpec, as chosen or else as published."""
-    how, clients, most = partition.defaults(dataset, protocol)
+    how, clients, most = partition.defaults(dataset, protocol, chosen.get("clients"))
     omega, least = chosen.get("omega"), chosen.get("min_per_client")
     dealt = omega is not None or least is not None
     partitioned = chosen.get("partition") or ("dirichlet" if dealt else how)

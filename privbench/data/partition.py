@@ -50,17 +50,17 @@ POOLED = "pooled"  # what stands for a client's domain where several are pooled
 PUBLIC = 32_000  # training images of no client, held out for FedDF (FedCG section 5)
 
 
-def defaults(name: str, protocol: str = "fedcg") -> tuple[str, int, int]:
+def defaults(name: str, protocol: str = "fedcg", clients: int | None = None) -> tuple[str, int, int]:
     """(how, clients, images of the training set per client) of a data set under a paper's protocol.
 
     A data set of a user's own is laid out IID over four clients. A folder of domains gives one client each; from a folder of
-    classes, half of the images are taken (60% are for training), at most 500 a client.
+    classes, half of the images are taken (60% are for training) by `clients`, or by four, at most 500 a client.
     """
     if name.startswith(registry.FOLDER):
         listing = image_folder.survey(image_folder.path_of(name))
         if listing.domains:
             return "domain", len(listing.domains), 2000
-        return "iid", 4, max(1, min(500, listing.images // 8))
+        return "iid", 4, max(1, min(500, listing.images // (2 * max(clients or 4, 1))))
     return PROTOCOLS[protocol].splits.get(name) or DEFAULTS.get(name, ("iid", 4, 500))
 
 

@@ -183,11 +183,15 @@ def _seeds(name: str) -> Callable[[Path], str]:
     return lambda root: model_accuracy.over_seeds(_with_all_seeds(root, name), TABLES)
 
 
-def _office_orderings(root: Path) -> str:
-    """The orderings of FedSplit's accuracy among the methods that have as many seeds."""
-    records = _with_all_seeds(root, OFFICE)
-    most = max(len(r.seeds) for r in records)
-    return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
+def _seeds_orderings(name: str) -> Callable[[Path], str]:
+    """A block of the orderings of FedSplit's accuracy on one data set, among the methods that have as many seeds."""
+
+    def text(root: Path) -> str:
+        records = _with_all_seeds(root, name)
+        most = max(len(r.seeds) for r in records)
+        return model_accuracy.orderings([r for r in records if len(r.seeds) == most], "FedSplit", TABLES)
+
+    return text
 
 
 def _with_all_seeds(root: Path, name: str) -> list[Record]:
@@ -299,7 +303,7 @@ BLOCKS: Blocks = {
     **_accuracies(CIFAR10),
     **_accuracies(OFFICE),
     **{f"{name}-seeds": _seeds(name) for name in ALL_SEEDS},
-    f"{OFFICE}-seeds-orderings": _office_orderings,
+    **{f"{name}-seeds-orderings": _seeds_orderings(name) for name in ALL_SEEDS},
     f"{OFFICE_TRAINED}-claims": published.of_attacks(OFFICE_TRAINED, findings.beside_printed),
     f"{OFFICE_TRAINED}-claims-untrained": published.of_attacks(OFFICE_TRAINED, findings.beside_printed, UNTRAINED),
     NOISE_ON_STEPS: _places_of_noise,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.records.schema import Record
 from privbench.spec import CellSpec
+
+LOG = logging.getLogger("privbench")
 
 
 class Only(NamedTuple):
@@ -37,12 +40,13 @@ def cells(
     """Each cell of some records on `seeds` seeds, by default as many as it has, from `first_seed` on, by default after its last.
 
     Records of one cell with other seeds are one cell. Seeds that are among `recorded` cells already are not specified again: those
-    cells stand for them. UserError: there is no record of a name in `only`, or of all together; one is of an earlier revision, so
-    that today's code would not continue it; or a cell has such a seed already.
+    cells stand for them. Records of another revision, whose numbers today's code would not give, are left out with a warning.
+    UserError: there is no record of a name in `only`, or of all together; all are of another revision; or a cell has such a seed
+    already.
     """
     groups: dict[str, list[CellSpec]] = {}
-    for record in _chosen(records, only):
-        groups.setdefault(_continued(record).id_but_for_seeds, []).append(record.cell)
+    for record in _of_today(_chosen(records, only)):
+        groups.setdefault(record.cell.id_but_for_seeds, []).append(record.cell)
     made: dict[str, list[CellSpec]] = {}
     for cell in recorded:
         made.setdefault(cell.id_but_for_seeds, []).append(cell)
@@ -65,13 +69,21 @@ def _chosen(records: Sequence[Record], only: Only) -> list[Record]:
     return chosen
 
 
-def _continued(record: Record) -> CellSpec:
-    cell = record.cell
-    if record.id != cell.id or (cell.attack and not registry.is_of_today(cell.attack, cell.attack_revision)):
-        raise UserError(
-            f"record {record.id} is of another revision of privbench, whose numbers today's code would not give"
-        )
-    return cell
+def _of_today(records: Sequence[Record]) -> list[Record]:
+    today = [
+        r
+        for r in records
+        if r.id == r.cell.id and (not r.cell.attack or registry.is_of_today(r.cell.attack, r.cell.attack_revision))
+    ]
+    if len(today) == len(records):
+        return today
+    gone = [r.cell for r in records if r not in today]
+    names = ", ".join(dict.fromkeys(c.attack or c.train.method for c in gone))
+    why = f"of another revision of privbench, whose numbers today's code would not give: {names}"
+    if not today:
+        raise UserError(f"all {len(gone)} cells are {why}")
+    LOG.warning("left out: %d of %d cells are %s", len(gone), len(records), why)
+    return today
 
 
 def _of_cell(

@@ -83,6 +83,7 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
     """A row a method and attack, a column a seed: PSNR and gain as above, over that seed's victims.
 
     Accuracy in percent stands above them: that of tables, then of two models at one round for all clients. A dash: not run.
+    An attack that was run on no seed of a method has no row of it.
     """
     alone = [one for r in records if label(r.cell) in methods for one in published.seed_by_seed(r)]
     seeds = sorted({r.cell.seeds[0] for r in alone})
@@ -96,7 +97,8 @@ def by_seed(records: Sequence[Record], methods: Sequence[str], attacks: Sequence
                 _measured([r for r in each if isinstance(r, AttackRecord) and r.cell.round == round_], name)
                 for each in of.values()
             ]
-            rows.append([method, f"dB: `{name}`", *(NONE if row is None else psnr_and_gain(row) for row in found)])
+            if any(found):
+                rows.append([method, f"dB: `{name}`", *(NONE if row is None else psnr_and_gain(row) for row in found)])
     return render.markdown(["method", "what", *(f"seed {seed}" for seed in seeds)], rows)
 
 

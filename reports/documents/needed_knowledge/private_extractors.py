@@ -255,11 +255,12 @@ def _whole_updates(records: Sequence[AttackRecord]) -> str:
 
 
 def _read(root: Path, tables: dict[str, str], method: str) -> dict[str, Sequence[AttackRecord]]:
-    """Title -> records of one method, with their number of seeds in the title where these are few."""
+    """Title -> records of one method, with their number of seeds at the best round in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
     for title, name in tables.items():
         records = [r for r in published.attacked(root, name) if label(r.cell) == method]
-        read[title + knowledge_tables.few_seeds(records)] = records
+        few = knowledge_tables.few_seeds([r for r in records if r.cell.round == findings.BEST])
+        read[title + few] = records
     return read
 
 
@@ -271,7 +272,7 @@ BLOCKS: Blocks = {
     },
     "private-attacks": _private_attacks,
     OFFICE_FURTHER: _by_seed((OFFICE_TRAINED, OFFICE_FURTHER), METHODS, ATTACKS),
-    CIFAR10_FURTHER: _by_seed((TRAINED, CIFAR10_FURTHER), ("FedAvg",), ("staged", "imprint")),
+    CIFAR10_FURTHER: _by_seed((TRAINED, CIFAR10_FURTHER), ("FedAvg", *METHODS), ("staged", "imprint", *ATTACKS)),
     KNOWN_IMAGES: published.of_attacks(KNOWN_IMAGES, _known_images),
     AUXILIARY_IMAGES: _auxiliary_images,
     CALIBRATED_STARTS: _calibrated_starts,

@@ -83,6 +83,11 @@ def test_the_default_layout_of_class_folders_fits_their_number(tmp_path):
     assert (how, clients, per_client) == ("iid", 4, 7)
     loaded = data.load(name_of(tmp_path), None)
     assert len(partition.federate(loaded, clients=4, per_client=7, how="iid", seed=0).clients) == 4
+    # Of more clients, and dealt unequally, each has fewer.
+    spec = presets.train_spec("paper", name_of(tmp_path), "fedavg", omega=0.3, clients=5)
+    assert (spec.partition, spec.clients, spec.per_client) == ("dirichlet", 5, 6)
+    dealt = partition.federate(loaded, clients=5, per_client=6, how="dirichlet", seed=0, omega=0.3, minimum=1)
+    assert len(dealt.clients) == 5
 
 
 def test_copies_of_an_image_never_cross_from_one_split_to_another(tmp_path):

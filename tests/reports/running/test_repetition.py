@@ -100,6 +100,16 @@ def test_what_cannot_be_continued_is_refused_in_a_line():
             repetition.cells([old], None, None)
 
 
+def test_records_of_another_revision_are_left_out_with_a_line(caplog):
+    one = named(seeds=(100, 101))
+    newer = one.cell.model_copy(update={"attack_revision": one.cell.attack_revision + 1})
+    old = one.model_copy(update={"cell": newer, "id": newer.id})
+    assert [cell.seeds for cell in repetition.cells([one, old], None, 1)] == [(102,)]
+    (said,) = caplog.messages
+    assert said.startswith("left out: 1 of 2 cells are of another revision of privbench")
+    assert said.endswith(f": {one.cell.attack}")
+
+
 def test_old_and_new_seeds_are_one_table(tmp_path, capsys):
     training = TrainingOptions(preset="smoke", seeds=1)
     _, cells = study_plan.plan(
