@@ -15,7 +15,11 @@ Name = str | int
 
 
 def stream(seed: int, *names: Name) -> torch.Generator:
-    """A CPU generator for one purpose, e.g. stream(0, "client", 3, "round", 7, "batches")."""
+    """A CPU generator for one purpose, e.g. stream(0, "client", 3, "round", 7, "batches").
+
+    torch's CPU generator takes the lower 32 bits of a seed: of the 320,000 streams of five runs at the published schedule some nine
+    pairs are one. Noise and masks that are drawn so are those of a simulation, and no secrets.
+    """
     text = "/".join(str(part) for part in (seed, *names))
     digest = hashlib.sha256(text.encode()).digest()
     generator = torch.Generator()

@@ -15,7 +15,8 @@ Reptile learns from what one mini-batch of a task has in common with another. 0 
 `turns` gives it SecureGAN's two phases (privbench/methods/secure_gan.py): all clients in round 1, whose sum secure aggregation
 hides, then one client after another, whose message nothing is added to.
 A defence that acts on every image has mini-batches drawn from all of the client's images of the N classes, as large in expectation
-as those of a support set. That N classes of more were drawn amplifies nothing in its guarantee.
+as those of a support set. That N classes of more were drawn amplifies nothing in its guarantee. Which classes can be drawn, and the
+rate, follow from how many images a client has of each, which the guarantee takes as known: it is of data with these numbers.
 """
 
 from __future__ import annotations

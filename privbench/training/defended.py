@@ -41,7 +41,7 @@ def facts(method: Method, schedule: Schedule, examples: int, rounds: int, sent_b
         steps = phase_plans.epochs(phase, schedule) * (schedule.client_steps or math.ceil(epoch / batch))
         stages += [StageFacts(s.name, s.trains, s.reads, batch, steps) for s in phase.stages]
     besides = ["number of training images", "validation accuracy"]
-    besides += ["classes of its images"] if shape is not None else []
+    besides += ["classes of its images and how many it has of each"] if shape is not None else []
     besides += ["label counts"] if method.uploads_counts else []
     return Facts(examples, rounds, tuple(stages), tuple(method.shared_parts), (*besides, *sent_buffers))
 

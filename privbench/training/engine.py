@@ -2,7 +2,8 @@
 
 The only vmap over clients and seeds. Both paths evaluate the same loss and the same optimiser; `alone` takes one replica after
 the other through plain autograd (fastest on a CPU), `stacked` all at once through vmap(grad) (fastest on a GPU).
-Tests hold them equal to each other and to a plain torch.nn loop.
+Tests hold them equal, in double precision, to each other and to a plain torch.nn loop. In single precision their rounding differs,
+and where training amplifies it, as that of generators does, so do the networks after some rounds.
 """
 
 from __future__ import annotations

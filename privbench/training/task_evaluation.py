@@ -3,8 +3,8 @@
 Validation tasks are drawn from the validation images of all clients together, test tasks from the test images; where a data set is
 split by class, no client has trained on their classes. Every client has tasks of its own, so that the accuracy that a record has of
 a client is that of its tasks. Tasks and mini-batches are the same after every round. The steps are those of the clients' training:
-the same stage, mini-batches and optimiser, which starts afresh, without a defence, because nothing is sent. All networks that are
-fine-tuned at once are stacked (privbench/training/engine.py).
+the same stage and mini-batches, and the schedule's optimiser, which starts afresh; without a defence, as nothing is sent. All
+networks that are fine-tuned at once are stacked (privbench/training/engine.py).
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def test_a_defence_of_every_image_draws_from_all_images_of_the_classes_and_says_
         assert known.batch == 6
     (stage,) = (facts := defended.facts(setup.method, setup.spec.schedule, 36, 4, ())).stages
     assert (facts.examples, facts.rounds, stage.batch, stage.steps) == (36, 4, 6, 3)
-    assert "classes of its images" in facts.besides
+    assert "classes of its images and how many it has of each" in facts.besides
     guarantee = defended.guarantees(setup, 4)[0]
     # The same as of plain training on 36 images with as many steps at the same rate.
     plain = setup.defense.guarantee(facts._replace(besides=()))
