@@ -78,7 +78,7 @@ def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -
 
 
 def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None, rows: int, columns: int) -> None:
-    """Draws the grid of every finished cell of a data set at one round; `target` is one file, else there are a .png and a .pdf."""
+    """Draws the grid of every cell of a data set at one round that has the seed; `target` is one file, else a .png and a .pdf."""
     try:
         names.round_(round_)
     except ValueError as error:
@@ -106,6 +106,11 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
             f"no finished cell of {registry.short(dataset)} at round {round_} with seed {seed} under {out}; "
             "run `privbench attack` first"
         )
+    if begun := [cell for cell in cells if not store.record(cell).exists()]:
+        LOG.warning(
+            "%d of %d cells in the grid are unfinished: they have seed %d, and not yet all that were asked for",
+            len(begun), len(cells), seed,
+        )  # fmt: skip
     stem = files.inside(out, f"{registry.stem(dataset)}-grid-{round_}") if target is None else target.with_suffix("")
     endings = style.ENDINGS if target is None else (target.suffix,)
     size = grid.Size(rows, columns)

@@ -47,9 +47,9 @@ def grid(
     columns: Annotated[int, typer.Option(min=1, max=20, help="Most images in a row.")] = GRID_COLUMNS,
     trust: Trust = None,
 ) -> None:
-    """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
+    """Draw the reconstruction grid of every cell of a data set that has the seed, by default as large as fits a page.
 
-    Rows are in the order of the tables; a line under the grid names what is not shown.
+    Rows are in the order of the tables; a line under the grid names what is not shown, a line beside it counts unfinished cells.
 
     Example: privbench grid --dataset photos --round 0 --rows 12
     """

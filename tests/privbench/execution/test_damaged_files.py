@@ -1,13 +1,14 @@
 """One damaged file costs one cell; what can be made again is, with a line, and gives the same record."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from benchmarks.chaos.life import content, tree
 from privbench import presets
-from privbench.cli import listing, training_runs
+from privbench.cli import drawing, listing, training_runs
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce, worker_pool
 from privbench.records import schema
@@ -204,6 +205,15 @@ def test_a_grid_leaves_out_the_row_whose_file_is_damaged(store, tmp_path, caplog
     assert "left out of the grid" in caplog.text
     cut(store.result(CELLS[1], 100))
     assert of_attack.write_grid(store, CELLS[:2], 100, tmp_path / "empty") == []
+
+
+def test_a_grid_says_how_many_of_its_cells_are_unfinished(store, tmp_path, caplog):
+    first, path = CELLS[0], tmp_path / "grid.png"
+    drawing.draw_grid(first.train.dataset, first.round, 100, store.root, path, 20, 8)
+    assert "unfinished" not in caplog.text
+    store.record(first).unlink()
+    drawing.draw_grid(first.train.dataset, first.round, 100, store.root, path, 20, 8)
+    assert re.search(r"1 of \d+ cells in the grid are unfinished: they have seed 100", caplog.text)
 
 
 def test_a_start_tidies_a_run_that_was_killed_at_its_very_end(store):
