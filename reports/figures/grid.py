@@ -226,6 +226,8 @@ def _draw(axes: Sequence[Axes], name: str, images: Tensor, psnr: Tensor | None, 
         cell.imshow(
             image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest"
         )
+        # The box of a single column is wider than its square image, whose row's name would be pushed out of the figure.
+        cell.set_anchor("E" if len(axes) == 1 else "C")
         cell.set_xticks([])
         cell.set_yticks([])
         cell.spines[:].set_linewidth(0.3)

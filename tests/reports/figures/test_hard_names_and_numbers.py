@@ -422,6 +422,17 @@ def test_a_grid_has_at_most_eight_rows_and_marks_the_papers_attack(tmp_path, dra
     assert not any("paper" in name for name in names[2:])
 
 
+@pytest.mark.parametrize("victims", [1, 2, 8])
+def test_the_names_of_a_grid_s_rows_lie_within_it(victims, tmp_path, drawn):
+    """As those of an audit of a single message, which have no method."""
+    rows = [row("", name, i, count=victims) for i, name in enumerate(("matching", "dlg"))]
+    grid.write(images(99, victims), rows, tmp_path / "x")
+    (figure,) = drawn
+    for axes in figure.axes:
+        if axes.get_ylabel():
+            assert axes.yaxis.label.get_window_extent().x0 >= 0, axes.get_ylabel()
+
+
 def test_a_grid_and_the_table_of_the_same_records_have_one_order():
     records = list(reversed(attacked(USUAL, ["fedavg", LONG_NAME, "fedcg"], defenses=("gaussian:0.1", "none"))))
     listed = [(line["method"], line["attack"]) for line in attack_table.long_rows(attack_table.in_order(records))]
