@@ -70,20 +70,21 @@ def _chosen(records: Sequence[Record], only: Only) -> list[Record]:
 
 
 def _of_today(records: Sequence[Record]) -> list[Record]:
-    today = [
-        r
-        for r in records
-        if r.id == r.cell.id and (not r.cell.attack or registry.is_of_today(r.cell.attack, r.cell.attack_revision))
-    ]
+    today = [r for r in records if _is_of_today(r)]
     if len(today) == len(records):
         return today
-    gone = [r.cell for r in records if r not in today]
+    gone = [r.cell for r in records if not _is_of_today(r)]
     names = ", ".join(dict.fromkeys(c.attack or c.train.method for c in gone))
     why = f"of another revision of privbench, whose numbers today's code would not give: {names}"
     if not today:
         raise UserError(f"all {len(gone)} cells are {why}")
     LOG.warning("left out: %d of %d cells are %s", len(gone), len(records), why)
     return today
+
+
+def _is_of_today(record: Record) -> bool:
+    cell = record.cell
+    return record.id == cell.id and (not cell.attack or registry.is_of_today(cell.attack, cell.attack_revision))
 
 
 def _of_cell(
