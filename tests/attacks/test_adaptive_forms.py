@@ -350,6 +350,8 @@ NOTHING_GAINED = {
         "imprint", "model-inconsistency", "fishing")
        for kind in ("clip", CLIPS_IMAGES)},
     **{("seer", kind): "features are a ratio of two parts of one gradient, whatever its length" for kind in ("clip", CLIPS_IMAGES)},
+    # Shown in tests/attacks/test_layerwise_attack.py.
+    **{("layerwise", kind): "a clip scales both sides of every equation alike" for kind in ("clip", CLIPS_IMAGES)},
     ("decoder", "noise"): "it keeps less of answers of more energy than in the shadow, told of the noise or not",
     **{("property-inference", kind): "domains are named rightly, told of the clip or not" for kind in ("clip", CLIPS_IMAGES)},
     ("label-distribution", "noise"): "told without the clip, the noise is the naive form of the test above",
