@@ -119,7 +119,8 @@ def test_seeds_stand_side_by_side_each_over_its_own_victims():
     assert lines[5].startswith("| FedCG | dB: `calibrated` | 20.0 (+7.0 [")
     assert "| 30.0 (+17.0 [" in lines[5]
     assert lines[5].endswith("*) | - |")
-    assert lines[6] == "| FedCG | dB: `oracle` | - | - | - |"
+    # An attack that nobody ran on the method has no row.
+    assert len(lines) == 6
     # A record of several seeds says of each what its own would.
     cell = records[0].cell.with_seeds([100, 101])
     both = records[1].model_copy(update={"cell": cell, "seeds": [records[1].seeds[0], records[0].seeds[0]]})
