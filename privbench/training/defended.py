@@ -130,14 +130,15 @@ def statistics(method: Method, model: Model) -> tuple[str, ...]:
     """What of the buffers that clients send depends on their images, in words: running statistics of batch norm, and others."""
     shared = [part for part in method.shared_parts if part != "generator" or not _private_generator(method, model)]
     names = [name for part in shared for name in model.net(part).init(stream(0, "names"))[1]]
+    normed = any(name.endswith(OF_MEANS) for name in names)
     others = [
         f"buffer {part}.{name}"
         for part in shared
         if part in CLASSIFICATION
         for name in followed(model, part)
-        if not name.endswith(OF_BATCH_NORM)
+        if not (normed and name.endswith(OF_BATCH_NORM))
     ]
-    return (*(("batch-norm statistics",) if any(n.endswith(OF_MEANS) for n in names) else ()), *others)
+    return (*(("batch-norm statistics",) if normed else ()), *others)
 
 
 def followed(model: Model, part: str) -> list[str]:
