@@ -126,6 +126,20 @@ class Centred(nn.Module):
         return self.out(torch.tanh(self.conv(entered)).flatten(1))
 
 
+class Spread(Small):
+    """Without a norm, and with a buffer that is named as a norm's variance is."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.norm = nn.Identity()
+        self.norm.register_buffer("var", torch.ones(()))
+
+    def forward(self, images):
+        if self.training:
+            self.norm.var = images.detach().var()
+        return super().forward(images / self.norm.var)
+
+
 def broken(channels, classes, image_size):
     raise RuntimeError("no such size")
 
@@ -145,6 +159,7 @@ def typed(monkeypatch):
         Convolutional,
         Scaled,
         Centred,
+        Spread,
     )
     for each in (*known, broken):
         setattr(module, each.__name__, each)
@@ -280,6 +295,8 @@ def test_a_buffer_that_follows_the_images_is_named_beside_a_guarantee_or_refused
     assert "buffer extractor.centre" in defended.guarantees(setup, 1)[0].leaves_out
     with pytest.raises(UserError, match=r"its buffer extractor.centre follows the images in training"):
         prepared(typed("Centred"), "dp-sgd:noise=1")
+    _, spread = prepared(typed("Spread"), "dp-fedavg:noise=1")
+    assert "buffer extractor.norm.var" in defended.guarantees(spread, 1)[0].leaves_out
     # One that is the same whatever the images are is none of them.
     _, fixed = prepared(typed("Scaled"), "dp-fedavg:noise=1")
     assert [text for text in defended.guarantees(fixed, 1)[0].leaves_out if "order" in text] == []
