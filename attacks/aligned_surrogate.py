@@ -28,6 +28,8 @@ class AlignedSurrogate(AlignedSettings):
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
+    # 3: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 2  # 1: as `surrogate`; 2: no victim's features align its own surrogate
 

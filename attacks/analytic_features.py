@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks.common import closed_form, labels
+from attacks.common import labels
 from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
@@ -36,6 +36,8 @@ class AnalyticFeatures:
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE | REPRESENTATION
+    # 1: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 1
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
     limits: ClassVar[Limits] = Limits(
         private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
@@ -52,8 +54,8 @@ class AnalyticFeatures:
     def through_initial(self, artifact: Artifact, knowledge: Knowledge, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
-        h, mask = shadow_federation.required_features(artifact, "AnalyticFeatures")
-        noise, y = closed_form.noise_variance(artifact), labels.recover(artifact)[:, 0]
+        (h, mask), noise = shadow_federation.required_features(artifact, "AnalyticFeatures")
+        y = labels.recover(artifact)[:, 0]
         drift = relative_change(artifact.weights["classifier"], knowledge.initial.params["classifier"])
         exact = drift == 0 and noise is None
         tau = self.tau if exact else ERROR * drift

@@ -49,6 +49,8 @@ class Calibrated:
     pools: ClassVar[bool] = True
     # 2: refined by the client's other uploads
     revision: ClassVar[int] = 2
+    # 3: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 3
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "refine_steps": 5}}
 
     def reconstruct(

@@ -48,6 +48,8 @@ class Chained:
     pools: ClassVar[bool] = True
     # 2: refined by the client's other uploads; 3: kept images are found from where they were
     revision: ClassVar[int] = 3
+    # 4: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5, "again_steps": 5, "refine_steps": 5}
     }

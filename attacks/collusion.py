@@ -41,6 +41,8 @@ class Collusion(AlignedSettings):
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
+    # 5: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 5
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     # 3: the colluder's images; 4: one shadow validation, without them, for all clients
     revision: ClassVar[int] = 4

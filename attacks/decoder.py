@@ -36,6 +36,8 @@ class Decoder(AlignedSettings):
     rung: ClassVar[str] = "L5"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     pools: ClassVar[bool] = True
+    # 4: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "decoder_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as `aligned-surrogate`
 
@@ -54,7 +56,8 @@ class Decoder(AlignedSettings):
             validated = decoder_share.validated(
                 recipe, self.decoder_steps, settings, real, artifact.round, seed, knowledge
             )
-        means, answer = learned_decoder.class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
+        means = shadow_federation.expected(real, learned_decoder.class_means(real))
+        answer = torch.zeros_like(real.h[:, :1, :1, :1])
         if validated.share:
             members = recipe.extractors(real, seed, knowledge)
             answer = decoder_share.answers(real, members, self.decoder_steps, seed, knowledge)

@@ -49,6 +49,8 @@ class FeatureHijacking(SurrogateSettings):
     rung: ClassVar[str] = "L7"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     pools: ClassVar[bool] = True
+    # 2: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 2
     presets: ClassVar[Presets] = {"smoke": SHORT | {"pilot_steps": 3, "generator_steps": 3}}
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: as `surrogate`

@@ -35,6 +35,8 @@ class InitialSurrogate(AlignedSettings):
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
+    # 4: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as `aligned-surrogate`
 

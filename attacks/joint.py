@@ -61,6 +61,8 @@ class Joint(JointSettings):
     knows = BySetting(NOISE | CLIP, lambda attack: frozenset() if attack.uploads == "whole" else NOISE | CLIP)
     # All uploads of a client say what its extractor is.
     pools: ClassVar[bool] = True
+    # 1: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 1
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "joint_steps": 3, "starts": 1}}
 
     def reconstruct(

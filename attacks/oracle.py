@@ -33,6 +33,8 @@ class Oracle:
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE | REPRESENTATION
+    # 1: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 1
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
 
     def reconstruct(

@@ -35,6 +35,8 @@ class OracleDecoder:
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
+    # 1: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 1
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}
 
     def reconstruct(
@@ -49,7 +51,7 @@ class OracleDecoder:
         """All victims of a private extractor, one image each; class means where there are too few auxiliary images."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         real = shadow_federation.real(artifact, knowledge, seed, "OracleDecoder")
-        means = learned_decoder.class_means(real)[real.labels]
+        means = shadow_federation.expected(real, learned_decoder.class_means(real))
         x, loss = means.clone(), torch.zeros(len(means), device=means.device)
         for done, client in enumerate(real.clients if len(real.auxiliary.labels) >= FEWEST else ()):
             progress(done, len(real.clients), "decoders through the true extractors")

@@ -57,6 +57,8 @@ class Staged:
     knows: ClassVar[frozenset[str]] = EVERY
     # Closed-form features of rounded entries and of signs are taken as they come.
     knows_private: ClassVar[frozenset[str]] = EVERY - {"quantize", "sign"}
+    # 3: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 3
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
         "quick-slow": {"steps": 150},

@@ -29,6 +29,8 @@ class Surrogate(SurrogateSettings):
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
+    # 2: features in closed form are those of all columns of the gradient
+    noised_features_revision: ClassVar[int] = 2
     presets: ClassVar[Presets] = {"smoke": SHORT}
     revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
 

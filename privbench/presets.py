@@ -320,6 +320,17 @@ def _other_images(
     return fields
 
 
+def revision_of(cell: CellSpec) -> int:
+    """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
+    return 0 if cell.attack is None else registry.revision(cell.attack, cell.train.method, cell.train.defense)
+
+
+def is_of_today(cell: CellSpec) -> bool:
+    """Whether today's code returns what the cell's attack did; of a user's own code nothing is imported, and it counts."""
+    own = cell.attack is not None and cell.attack not in registry.ATTACKS | registry.INFERENCES
+    return own or revision_of(cell) == cell.attack_revision
+
+
 def cell_spec(
     preset: str,
     train: TrainSpec,
@@ -365,7 +376,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else registry.revision(attack),
+        "attack_revision": 0 if attack is None else registry.revision(attack, train.method, train.defense),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }

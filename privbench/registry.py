@@ -101,6 +101,7 @@ DEFENSES = {
     "soteria": "defenses.soteria:Soteria",
     "precode": "defenses.precode:Precode",
 }
+WITHOUT_NOISE = frozenset({"none", "clip", "prune", "quantize", "sign", "secure-aggregation", "soteria", "precode"})
 DATASETS = {
     "digits": "privbench.data.digits:load",
     "photos": "privbench.data.photos:load",
@@ -359,18 +360,27 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
-def revision(attack: str) -> int:
-    """How often what an attack returns has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
+def revision(attack: str, method: str, defense: str) -> int:
+    """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    Its class's `revision`; 0 where the class says nothing. UserError where it cannot be imported. A cell stores it
-    (privbench/spec.py).
+    Its class's `revision`, and where features are noised its `noised_features_revision`, if that is higher; 0 where the class says
+    neither. UserError where it cannot be imported. A cell stores it (privbench/spec.py).
     """
-    return int(getattr(resolve("attack", attack), "revision", 0))
+    plugin = resolve("attack", attack)
+    of_all = int(getattr(plugin, "revision", 0))
+    return (
+        max(of_all, int(getattr(plugin, "noised_features_revision", 0))) if noised_features(method, defense) else of_all
+    )
 
 
-def is_of_today(attack: str, made_at: int) -> bool:
-    """Whether today's code returns what an attack did at a revision; of a user's own code nothing is imported, and it counts."""
-    return attack not in ATTACKS | INFERENCES or revision(attack) == made_at
+def noised_features(method: str, defense: str) -> bool:
+    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
+
+    Of a user's own code nothing is imported, and it may.
+    """
+    if all(written.partition(":")[0] in WITHOUT_NOISE for written in names.defenses(defense)):
+        return False
+    return method not in METHODS or "extractor" not in resolve("method", method).shared_parts
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

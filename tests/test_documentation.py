@@ -197,7 +197,7 @@ def test_the_commands_of_a_page_make_its_records_and_nothing_else(page, reposito
     # Planning reads no images, but the folder named must exist.
     each = [cells_of([str(tmp_path) if w == "DIR" else w for w in words], monkeypatch) for words in documented]
     records = [record for name in tables for record in published.read(published.path_of(repository, name))]
-    anew = [(cell, registry.revision(cell.attack) if cell.attack else 0) for cell in (r.cell for r in records)]
+    anew = [(cell, presets.revision_of(cell)) for cell in (r.cell for r in records)]
     old = {(cell.attack, cell.attack_revision) for cell, now in anew if cell.attack_revision != now}
     assert old == EARLIER.get(page, set())
     for attack, revision in old:

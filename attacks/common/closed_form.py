@@ -1,13 +1,20 @@
 """The features of one image in closed form: for a linear layer z = W h + b, dL/dW_j = d_j h' and dL/db_j = d_j.
 
-So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geiping et al. 2020, Proposition 3.1). Noise on
-the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
+So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geiping et al. 2020, Proposition 3.1). All rows at once
+give the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
+
+Under noise of variance sigma^2 per coordinate d is not known either: [dL/dW | dL/db] is d [h' | 1] and noise. dL/db alone is a
+poor estimate of d, as sigma sqrt(m) of m rows soon exceeds ||d||. The columns of dL/dW say the same of d, weighed by h, and h
+follows from d. For attacks that know the noise `of_rank_one` finds both by mean-field variational Bayes (Lim and Teh, Variational
+Bayesian Approach to Movie Rating Prediction, KDD Cup 2007), under normal priors whose moments are those of empirical Bayes. What
+counts is what the gradient says of h without the prior: sum_j E[d_j] dL/dW_j / E||d||^2, with variance sigma^2 / E||d||^2 and that
+of the common scale. It is large without bound where d is lost in the noise.
 
 Where C is trained with dropout, what enters its first layer is m h / (1 - p), m the mask, which no server knows beforehand. The
 gradient shows it: a dropped feature's column of dL/dW is exactly 0. So a kept one is (1 - p) of what is `seen`, and a dropped one
 is unknown; whatever needs whole features gets the mean of the image's kept ones of the channel in its place, and an inversion
 leaves it out. Under noise no entry is 0, and what is seen is taken as it is: its expectation over m is h, and
-`noise_variance` grows by that of m, h^2 p / (1 - p).
+`with_noise` adds that of m, h^2 p / (1 - p).
 
 Clipping scales dL/dW and dL/db alike, and leaves h as it is. Of a pruned gradient only what was sent is used: each feature has the
 rows in which it was sent, and is unknown where there are none.
@@ -22,16 +29,33 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.common import data_fit, labels
+from privbench import tensors
 from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.types import Artifact
 
+LEAST_OF_ONE_ROW = 0.05  # of d^2, relative to the noise of one row
+ITERATIONS = 100  # of `of_rank_one`
+OF_MEAN = 0.15**2  # the variance of the mean of an image's features in (0, 1)
+MOST_SCALED = 2.0  # in one iteration
+LEAST_ENERGY = 1e-3  # of d, relative to what noise leaves open of it
 SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-300}  # in place of a ||d||^2 of zero
 ZERO = 1e-6  # of an image's largest entry: what of a single image's gradient lies below it was dropped
 BLURRED = 1e-2  # the same of separated images (attacks/features/disaggregation.py), whose features are less exact
+
+
+class Uniform(NamedTuple):
+    """Moments of a uniform distribution."""
+
+    mean: float
+    variance: float
+
+
+IN_UNIT = Uniform(1 / 2, 1 / 12)  # of features in (0, 1), before the gradient is seen
 
 
 class Features(NamedTuple):
@@ -140,21 +164,78 @@ def least_squares(rows: Tensor, bias: Tensor) -> Tensor:
     return (bias[:, :, None] * rows).sum(1) / energy
 
 
-def noise_variance(artifact: Artifact) -> Tensor | None:
-    """The variance [V] that the defence's noise gives each closed-form feature, sigma^2 / ||d||^2; None without noise.
+def of_rank_one(model: Model, rows: Tensor, bias: Tensor, variance: float) -> tuple[Tensor, Tensor]:
+    """What noised gradients say of h: its estimate [V, n] and the variance [V] of an entry, from dL/dW [V, m, n], dL/db [V, m].
 
-    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is subtracted. With dropout the variance of the mask
-    is added.
+    Of one row there is the quotient alone; of gradients that are not finite nothing, and all is NaN.
     """
-    variance = labels.noise_variance(artifact)
-    if not variance:
-        return None
-    bias = artifact.gradients["classifier"][f"{artifact.model.classifier.features_layer}.bias"].double()
-    signal = (bias.square().sum(1) - variance * bias.shape[1]).clamp_min(0.05 * variance * bias.shape[1])
-    of_noise: Tensor = variance / signal
-    entered = seen(artifact) if artifact.model.dropout else None
-    if entered is None:
-        return of_noise
+    m, n = rows.shape[1:]
+    if m == 1:
+        signal = (bias.square().sum(1) - variance).clamp_min(LEAST_OF_ONE_ROW * variance)
+        return least_squares(rows, bias), variance / signal
+    sound = tensors.finite_rows(rows, bias)
+    both = torch.cat([rows, bias[:, :, None]], 2).where(sound[:, None, None], 0.0)
+    h, mean, spread = _before(model, both)
+    of_h = spread
+    for _ in range(ITERATIONS):
+        size = h.square().sum(1, keepdim=True) + n * of_h + 1
+        d = (both @ F.pad(h, (0, 1), value=1.0)[:, :, None])[:, :, 0] / size
+        of_d = variance / size
+        energy = (d.square().mean(1, keepdim=True) - of_d).clamp_min(LEAST_ENERGY * of_d)
+        kept = energy / (energy + of_d)
+        scale, of_scale = _scale(model, bias, kept * d, h, variance)
+        d, kept = scale * kept * d, scale.square() * kept
+        squares = (d.square().sum(1, keepdim=True) + m * kept * of_d) / variance
+        seen_h = (d[:, :, None] * rows).sum(1) / (squares * variance)
+        of_h = 1 / (squares + 1 / spread)
+        h = of_h * (squares * seen_h + mean / spread)
+        if model.has_sigmoid_features:
+            sure, before = n / spread, 1 / OF_MEAN
+            mean = (sure * h.mean(1, keepdim=True) + before * IN_UNIT.mean) / (sure + before)
+        spread = ((h - mean).square() + of_h).mean(1, keepdim=True)
+    return seen_h, (1 / squares + of_scale * h.square().mean(1, keepdim=True))[:, 0]
+
+
+def _before(model: Model, both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where features [V, n] begin, and the mean and variance [V, 1] of their prior, from [dL/dW | dL/db] [V, m, n + 1].
+
+    Those that are not in (0, 1) begin at the first right singular vector.
+    """
+    like = both[:, 0, :1]
+    if model.has_sigmoid_features:
+        mean = torch.full_like(like, IN_UNIT.mean)
+        return mean.expand(-1, both.shape[2] - 1), mean, torch.full_like(like, IN_UNIT.variance)
+    top = torch.linalg.svd(both, full_matrices=False).Vh[:, 0]
+    h = top[:, :-1] / top[:, -1:]
+    return h, torch.zeros_like(like), h.square().mean(1, keepdim=True)
+
+
+def _scale(model: Model, bias: Tensor, d: Tensor, h: Tensor, variance: float) -> tuple[Tensor, Tensor]:
+    """By what d has to be multiplied, and h divided, [V, 1], and how far that is open, relative to it.
+
+    dL/dW says d h' alone. dL/db says the scale, and so does the mean of features in (0, 1).
+    """
+    squares = d.square().sum(1, keepdim=True)
+    sure = squares / variance
+    of_bias = (bias * d).sum(1, keepdim=True) / squares
+    if model.has_sigmoid_features:
+        before, of_prior = IN_UNIT.mean**2 / OF_MEAN, h.mean(1, keepdim=True) / IN_UNIT.mean
+    else:
+        before, of_prior = 1.0, torch.ones_like(sure)
+    scale = (sure * of_bias + before * of_prior) / (sure + before)
+    return scale.clamp(1 / MOST_SCALED, MOST_SCALED), 1 / (sure + before)
+
+
+def with_noise(artifact: Artifact) -> tuple[Features, Tensor | None] | None:
+    """The features [V, c, s, s] of one-image gradients, and the variance [V] of each entry by the defence's noise; None as `seen`.
+
+    Without noise they are those of `of_single`, and there is no variance. With dropout the variance of the mask is added.
+    """
+    features, variance = of_single(artifact), labels.noise_variance(artifact)
+    if features is None or not variance:
+        return None if features is None else (features, None)
+    layer, gradient, model = artifact.model.classifier.features_layer, artifact.gradients["classifier"], artifact.model
+    h, noise = of_rank_one(model, gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double(), variance)
     # Of m h / (1 - p): h^2 / (1 - p) in expectation.
-    energy = (entered.square().flatten(1).mean(1) - of_noise).clamp_min(0)
-    return of_noise + artifact.model.dropout * energy
+    energy = (h.square().mean(1) - noise).clamp_min(0)
+    return Features(h.unflatten(1, model.feature_shape), None), noise + model.dropout * energy

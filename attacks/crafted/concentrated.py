@@ -52,7 +52,7 @@ ABOVE_CLIP = 2.0  # the norm relative to the clip's, at least
 ABOVE_NOISE = 1e6  # the same relative to the standard deviation of noise that nothing clips
 LARGEST = {"float32": 1e8, "bf16": 1e8, "fp16": 1e4}  # of such norms: half precision ends at 65,504
 NEGLIGIBLE = 1e-9  # variance of a feature's noise below which it is taken for exact
-# Of a feature, which lies in (0, 1): it says nothing. closed_form.noise_variance takes no more than 20 times one row's for true.
+# Of a feature, which lies in (0, 1): it says nothing. closed_form.of_rank_one takes no more than 20 times one row's for true.
 MOST_VARIANCE = 15.0
 SMALLEST = 1e-300
 # Of what is handed to attacks on features, which know the variance of a gradient's noise and not that of features.
@@ -146,7 +146,7 @@ def features_of(artifact: Artifact) -> NoisyFeatures:
 def of_features(artifact: Artifact, features: NoisyFeatures) -> Artifact:
     """An artifact whose gradients show these features, with that noise, and labels, to whoever reads features in closed form.
 
-    Its first layer has one row, d [h | 1]; d^2 = 1 / variance + 1, as closed_form.noise_variance subtracts the noise of one row.
+    Its first layer has one row, d [h | 1]; d^2 = 1 / variance + 1, as closed_form.of_rank_one subtracts the noise of one row.
     Features with negligible noise stand there as exact ones.
     """
     variance = features.variance.clamp_min(NEGLIGIBLE)

@@ -43,6 +43,7 @@ from privbench.types import Artifact, Progress, Reconstruction, no_progress
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 # Of total variation where the defence left entries intervals, which a stronger prior would leave for grey.
 INTERVAL_WEIGHT = 1e-8
+SURROGATE_ERROR = 0.1  # of a squared feature in (0, 1), as a random surrogate has it
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 
 
@@ -82,7 +83,9 @@ class AnchoredMatching:
             return Reconstruction(images, posed.labels, loss, loss[:, None], first, len(images))
         start, spent = problem.plain_start(artifact, seed), 0
         if features is not None:
-            end = self.invert(posed, features, closed_form.noise_variance(artifact), start, progress)
+            read = closed_form.with_noise(artifact) if posed.variance else None
+            noised = (features, None) if read is None else (read[0].batched(), read[1])
+            end = self.invert(posed, *noised, start, progress)
             if not posed.extractor_known:
                 return batched.reconstruction(end, 1, posed.labels)
             start, spent = end.x, end.evaluations
@@ -103,7 +106,8 @@ class AnchoredMatching:
         def objective(x: Tensor, data: Data) -> Tensor:
             h = problem.features(posed, x)
             if noise is not None:
-                return (h - data["h"]).square().sum() / data["noise"] + neg_log_prior(x)
+                # Only a surrogate of a private extractor is inverted under noise, and it is wrong by itself.
+                return (h - data["h"]).square().sum() / (SURROGATE_ERROR + data["noise"]) + neg_log_prior(x)
             if not posed.extractor_known:
                 plain = priors.total_variation(x) + priors.l2(x)
                 return feature_gap(h, data["h"], data.get("known")) + self.surrogate_weight * plain

@@ -1,9 +1,8 @@
 """Images behind noised gradients of C alone, given each client's own extractor: the most probable ones.
 
     min over z of ||g_C(E(x), y) - G_C||^2 / sigma^2 + ||z||^2      (attacks/features/map_estimate.py)
-Features in closed form do not do: they divide by the noised gradient of C's biases. Of an image that the classifier knows well
-that is noise alone, and what comes out, near 0 and as sure as sigma is small, draws images below the mean of the prior. Here such a
-gradient only says that the image is one of many that are known well.
+This uses more than features in closed form (attacks/common/closed_form.py), which take d = dL/db of C's first layer for anything.
+Here d is what C makes of E(x) and y, so that a small gradient says that the image is one of many that C knows well.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def answers(view: ServerView, members: Extractors, steps: int, seed: int, knowle
         pairs = zip(view.client[rows].tolist(), view.victim[rows].tolist(), strict=True)
         networks = [members[victim][0] for _, victim in sorted(dict(pairs).items())]
         params = _trained(view, networks, steps, seed, knowledge)
-        h, y = view.h[rows].float(), view.labels[rows]
-        answer[rows] = learned_decoder.decode(params, h, y, view.model.classes, means[rows])
+        h = learned_decoder.shrunk(params, view.h[rows].float(), None if view.noise is None else view.noise[rows])
+        answer[rows] = learned_decoder.decode(params, h, view.labels[rows], view.model.classes, means[rows])
     return answer
 
 
@@ -100,7 +100,11 @@ def _trained(view: ServerView, networks: list[Params], steps: int, seed: int, kn
         knowledge.cache,
         f"decoder-{view.name}",
         {"decoder_steps": steps, "seed": seed},
-        [*view.auxiliary, *(params[name] for params in networks for name in sorted(params))],
+        [
+            *view.auxiliary,
+            *(params[name] for params in networks for name in sorted(params)),
+            *(() if view.noise is None else (view.noise,)),
+        ],
         lambda: learned_decoder.train(view, networks, steps, seed),
         view.h.device,
     )

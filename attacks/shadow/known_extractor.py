@@ -5,7 +5,9 @@ differ. Which it is, the inversion of attacks/features/inversion.py tells by its
     J(h) = min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2,
 twice the negative logarithm of the posterior: of features that E did make, J is what it is for images of the attacker's own;
 of foreign features no probable image explains the equations, and J is greater by orders of magnitude. E counts as a client's
-own where the median J over the client's victims is at most ALIKE times the median over the attacker's images.
+own where the median J over the client's victims is at most ALIKE times the median over the attacker's images. Under noise the
+victims with the least noise decide, whose features show a foreign extractor best, and the medians may differ by less, as J is that
+of the noise at least. What passes is a client's own, or differs from it by less than the noise.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from privbench.types import Progress
 TAU = 0.001  # of the logit of h, relative to its spread (docs/appendix/tuning.md)
 SCREEN = 60  # steps after which J is compared
 ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for foreign ones (docs/appendix/tuning.md)
+ALIKE_NOISED = 1.5  # under noise
+CLEAREST = 4.0  # of the noise of the victims that decide, relative to the least
 IMAGES = 16  # of the attacker's own, at most
 
 
@@ -47,16 +51,20 @@ def fitting(view: ServerView, extractors: dict[int, Params], steps: int, seed: i
     images, classes = (t[:IMAGES] for t in view.auxiliary)
     fit = set()
     for k in clients.tolist():
-        rows = torch.nonzero(view.client == k)[:, 0]
         h = surrogate_training.extract(view.model, extractors[k], images).to(view.h)
-        noise = None if view.noise is None else view.noise[rows].median()
+        of_client = view.client == k
+        if view.noise is not None:
+            of_client = of_client & (view.noise <= CLEAREST * view.noise[of_client].min())
+        rows = torch.nonzero(of_client)[:, 0]
+        noise = None if view.noise is None else shadow_federation.noise_levels(view.noise[rows], len(h), seed)
         h = h if noise is None else shadow_federation.noised(h, noise, seed)
         h, mask = (h, None) if view.known is None else shadow_federation.dropped(view, h, seed)
         shadow = view._replace(
             h=h,
             known=mask,
-            noise=None if noise is None else noise.expand(len(h)),
+            noise=noise,
             labels=classes,
+            probability=None,
             client=torch.full_like(classes, k),
             victim=torch.arange(len(h), device=h.device),
         )
@@ -65,6 +73,7 @@ def fitting(view: ServerView, extractors: dict[int, Params], steps: int, seed: i
             invert(each, shadow_federation.of_clients(each, {k: [extractors[k]]}), steps, progress).loss
             for each in pair
         ]
-        if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
+        ratio = ALIKE if noise is None else ALIKE_NOISED
+        if float(losses[0].median()) <= ratio * float(losses[1].median()):
             fit.add(k)
     return fit

@@ -2,8 +2,9 @@
 
     min over D of  mean over auxiliary (x, y) and extractors m of ||mu_y + D(E_m(x), y) - x||^2
 mu_y is the mean of the class's auxiliary images. Trained on several extractors at once, D learns what can be read whichever of
-them is right, and fades towards 0 where they disagree. Learned inverses: Dosovitskiy and Brox, CVPR 2016; LTI (Wu et al., UAI 2023,
-arXiv 2210.10880) for gradients.
+them is right, and fades towards 0 where they disagree. Under noise it is trained on features with that of the victims, each
+image's drawn to the mean as far as its noise is above what features vary by. Learned inverses: Dosovitskiy and Brox, CVPR 2016;
+LTI (Wu et al., UAI 2023, arXiv 2210.10880) for gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from attacks.common import gradient_distance
 from attacks.features import inversion
-from attacks.shadow import surrogate_training
+from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.shadow_federation import ServerView
 from privbench.networks.layers import uniform_init
 from privbench.seeds import stream
@@ -26,6 +27,7 @@ WIDTH = 96
 GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch; what exceeds the image is cut off
 BATCH = 32
 LR = 2e-3
+NOISY_COPIES = 8  # of each extractor's features, where the gradient was noised
 
 
 def feature_distance(view: ServerView, extractor: Params, image: Tensor, row: int) -> Tensor:
@@ -70,6 +72,26 @@ def _patch_side(side: int) -> int:
     return -(-side // GRID)
 
 
+def shrunk(params: Params, h: Tensor, noise: Tensor | None) -> Tensor:
+    """Features [n, c, s, s] as D reads them: with noise of variance [n] their expectation under the moments of D's own."""
+    if noise is None:
+        return h
+    variance, expected = params["variance"].to(h), params["expected"].to(h)
+    return expected + variance / (variance + noise.to(h)[:, None, None, None]) * (h - expected)
+
+
+def with_noise(params: Params, view: ServerView, clean: Tensor, seed: int, name: str) -> list[Tensor]:
+    """Clean features [n, c, s, s] as D reads them; under noise several copies, with that of the victims."""
+    if view.noise is None:
+        return [clean]
+    copies = []
+    for number in range(NOISY_COPIES):
+        called = f"{name} {number}"
+        levels = shadow_federation.noise_levels(view.noise, len(clean), seed, called)
+        copies.append(shrunk(params, shadow_federation.noised(clean, levels, seed, called), levels))
+    return copies
+
+
 def train(view: ServerView, members: list[Params], steps: int, seed: int) -> Params:
     """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
     return fitted(
@@ -78,14 +100,18 @@ def train(view: ServerView, members: list[Params], steps: int, seed: int) -> Par
 
 
 def fitted(view: ServerView, seen: list[Tensor], steps: int, seed: int) -> Params:
-    """The same of the features [N, c, s, s] that each of several extractors makes of the auxiliary images."""
+    """The same of the features [N, c, s, s] that each of several extractors makes of the auxiliary images, without noise."""
     images, classes = view.auxiliary
+    every = torch.cat(seen)
+    moments = {} if view.noise is None else {"expected": every.mean(0), "variance": every.var(0)}
+    seen = [h for clean in seen for h in with_noise(moments, view, clean, seed, f"decoder {view.name}")]
     every = torch.cat(seen)
     rng = stream(seed, "attacker", "decoder", view.name)
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     fresh = init(int(every.shape[1]), view.model.classes, shape, rng)
     params = {n: t.to(images).requires_grad_() for n, t in fresh.items()}
     fixed = {"mean": every.mean((0, 2, 3))[:, None, None], "spread": every.std((0, 2, 3))[:, None, None] + 0.01}
+    fixed |= moments
     means = class_means(view)
     optimiser = torch.optim.Adam(params.values(), lr=LR)
     for step in range(steps):

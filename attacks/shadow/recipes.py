@@ -7,6 +7,7 @@ classifier alone (attacks/shadow/surrogate_training.py), and the extractors of c
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -129,16 +130,21 @@ def depends_on(view: ServerView) -> list[Tensor]:
 def moment_shift(view: ServerView, extractors: Extractors, seed: int, knowledge: Knowledge) -> float:
     """How far the channel moments of victims' features are from their surrogates', relative to their own size; median client.
 
-    By the first surrogate of each victim; where those of one client differ, the mean over them.
+    By the first surrogate of each victim; where those of one client differ, the mean over them. Under noise only victims
+    count whose uploads show features, and where there are none, the shift is inf: nothing says that the surrogates apply.
     """
     gaps = []
     for client in view.clients:
         of_client = view.client == client
         nets = {id(extractors[v][0]): extractors[v][0] for v in view.victim[of_client].tolist()}
         each = [surrogate_training.extract(view.model, params, view.auxiliary.images) for params in nets.values()]
+        if view.noise is not None:
+            of_client = of_client & shadow_federation.shows_features(view.noise, each[0])
+        if not bool(of_client.any()):
+            continue
         align = surrogate_training.to_features(view.h[of_client].to(each[0]))
         gaps.append(statistics.fmean(float(align(seen, view.auxiliary.labels)) for seen in each))
-    return statistics.median(gaps)
+    return statistics.median(gaps) if gaps else math.inf
 
 
 def packed(networks: list[Params]) -> dict[str, Tensor]:

@@ -135,10 +135,11 @@ def prior_of(view: ServerView) -> ClassPrior:
 
 
 def class_means(view: ServerView) -> batched.Descent:
-    """The floor `class-mean` of every victim, with nothing descended on."""
+    """The floor `class-mean` of every victim, with nothing descended on; of uncertain labels what their probabilities give."""
     images, y = view.auxiliary.images.to(view.h), view.auxiliary.labels
     means = {c: images[y == c].mean(0) for c in set(y.tolist())}
-    x = torch.stack([means.get(c, images.mean(0)) for c in view.labels.tolist()])[:, None]
+    every = torch.stack([means.get(c, images.mean(0)) for c in range(view.model.classes)])
+    x = shadow_federation.expected(view, every)[:, None]
     zero = torch.zeros_like(x[:, 0, 0, 0, 0])
     return batched.Descent(x, zero, zero[:, None], 0)
 

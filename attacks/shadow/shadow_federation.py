@@ -38,6 +38,7 @@ CLIENTS = 3
 VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
 USUAL_STEPS = 100  # of a shadow client in a round, where it is not known how many the attacked ones take
 GENERATED = 64  # generator samples per class
+SMALL = 0.25  # of a variance of noise, relative to that of features over images
 
 
 class ServerView(NamedTuple):
@@ -51,6 +52,7 @@ class ServerView(NamedTuple):
     known: Tensor | None
     noise: Tensor | None  # [V] variance of h
     labels: Tensor  # [V]
+    probability: Tensor | None  # [V, Y] of each class, where noise leaves labels uncertain; None where they are known
     client: Tensor  # [V]
     victim: Tensor  # [V] each victim's number, which it keeps in `select`
     auxiliary: Batch
@@ -67,12 +69,13 @@ class ServerView(NamedTuple):
 
 def select(view: ServerView, rows: Tensor) -> ServerView:
     """The same view of some of its victims, possibly several times."""
-    noise, known = (None if t is None else t[rows] for t in (view.noise, view.known))
+    noise, known, probability = (None if t is None else t[rows] for t in (view.noise, view.known, view.probability))
     return view._replace(
         h=view.h[rows],
         known=known,
         noise=noise,
         labels=view.labels[rows],
+        probability=probability,
         client=view.client[rows],
         victim=view.victim[rows],
     )
@@ -93,11 +96,25 @@ def by_extractors(
     steps: int,
     progress: Progress,
 ) -> batched.Descent:
-    """attacks/features/inversion.py for all victims that a server sees, each through its extractors; `variance` [V]."""
+    """attacks/features/inversion.py for all victims that a server sees, each through its extractors; `variance` [V].
+
+    Where labels are uncertain, an image's prior has the mean that their probabilities give.
+    """
+    y = view.labels
+    if view.probability is not None:
+        prior = prior._replace(means=expected(view, prior.means))
+        y = torch.arange(len(y), device=y.device)
     return inversion.invert(
-        view.model, [nets[victim] for victim in view.victim.tolist()], prior, view.h, view.labels, variance,
+        view.model, [nets[victim] for victim in view.victim.tolist()], prior, view.h, y, variance,
         exact=exact, steps=steps, mask=view.known, progress=progress,
     )  # fmt: skip
+
+
+def expected(view: ServerView, of_classes: Tensor) -> Tensor:
+    """Of something of every class [Y, ...] what each victim's label says [V, ...]: the expectation where it is uncertain."""
+    if view.probability is None:
+        return of_classes[view.labels]
+    return torch.einsum("vy,y...->v...", view.probability.to(of_classes), of_classes)
 
 
 def check_features(artifact: Artifact, who: str) -> None:
@@ -115,12 +132,12 @@ def check_features(artifact: Artifact, who: str) -> None:
     problem.check_batch_size(artifact)
 
 
-def required_features(artifact: Artifact, who: str) -> Features:
-    """Closed-form features [V, c, s, s] of one-image gradients; UserError as `check_features`."""
+def required_features(artifact: Artifact, who: str) -> tuple[Features, Tensor | None]:
+    """Features [V, c, s, s] of one-image gradients, and the variance [V] of their noise; UserError as `check_features`."""
     check_features(artifact, who)
-    features = closed_form.of_single(artifact)
-    assert features is not None, "attacks/features/per_image.py makes batches single images"
-    return features
+    read = closed_form.with_noise(artifact)
+    assert read is not None, "attacks/features/per_image.py makes batches single images"
+    return read
 
 
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> ServerView:
@@ -128,13 +145,15 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
     clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
     generated = by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {}
+    features, noise = required_features(artifact, who)
     return ServerView(
         "real",
         artifact.model,
         artifact.weights["classifier"],
-        *required_features(artifact, who),
-        closed_form.noise_variance(artifact),
+        *features,
+        noise,
         labels.recover(artifact)[:, 0],
+        labels.probabilities(artifact)[:, 0] if noise is not None and artifact.labels is None else None,
         artifact.client,
         torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,
@@ -230,15 +249,16 @@ def shadow(
     if view.generated:
         for k, share in enumerate(shares):
             generated[k] = Batch(surrogate_training.extract(view.model, extractors[k], images[share]), classes[share])
-    if view.noise is not None:
-        h = noised(h, view.noise.median(), seed)
+    noise = None if view.noise is None else noise_levels(view.noise, len(h), seed)
+    h = h if noise is None else noised(h, noise, seed)
     other = ServerView(
         "shadow",
         view.model,
         view.classifier,
         *(Features(h, None) if view.known is None else dropped(view, h, seed)),
-        None if view.noise is None else view.noise.median().expand(len(h)),
+        noise,
         classes[seen],
+        None,
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(attacked)]).to(classes.device),
         torch.arange(len(seen), device=classes.device),
         Batch(images[attackers], classes[attackers]),
@@ -271,10 +291,21 @@ def _halves(view: ServerView, seed: int) -> tuple[Tensor, Tensor]:
     return clients, attackers
 
 
-def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
-    """Features [n, c, s, s] with Gaussian noise of some variance []."""
-    rng = stream(seed, "attacker", "shadow", "noise")
-    return h + variance.sqrt() * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
+def noise_levels(noise: Tensor, count: int, seed: int, name: str = "shadow") -> Tensor:
+    """So many variances, each that of one of some victims' features [V]: an image that the classifier knows well shows little."""
+    rng = stream(seed, "attacker", name, "noise levels")
+    return noise[torch.randint(len(noise), (count,), generator=rng).to(noise.device)]
+
+
+def noised(h: Tensor, variance: Tensor, seed: int, name: str = "shadow") -> Tensor:
+    """Features [n, c, s, s] with Gaussian noise, each image's of its own variance [n]."""
+    rng = stream(seed, "attacker", name, "noise")
+    return h + variance.to(h).sqrt().view(-1, 1, 1, 1) * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
+
+
+def shows_features(noise: Tensor, features: Tensor) -> Tensor:
+    """Which uploads [V] bool show whose extractor made them: their noise is small beside what features [n, c, s, s] vary by."""
+    return noise < SMALL * features.var(0).mean().to(noise)
 
 
 def dropped(view: ServerView, h: Tensor, seed: int) -> Features:

@@ -1,8 +1,8 @@
 """A decoder trained through the true extractor of one client, and how much of its answer counts (attacks/oracle_decoder.py).
 
     x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2, within [0, 1],
-with a from auxiliary images x' that D was not trained on (one in HELD_OUT). Where the gradient was noised, the auxiliary features
-are noised alike, so that D learns what noise leaves.
+with a from auxiliary images x' that D was not trained on (one in HELD_OUT). Where the gradient was noised, so are the features of
+all auxiliary images.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from torch import Tensor
 from attacks.common import training_cache
 from attacks.shadow import learned_decoder, surrogate_training
 from attacks.shadow.shadow_federation import ServerView
-from privbench.seeds import stream
 from privbench.tensors import Params
 from privbench.types import Batch, Knowledge
 
 HELD_OUT = 5  # of so many auxiliary images one is held out for the share
-NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
 
 
 def answers(view: ServerView, net: Params, steps: int, means: Tensor, seed: int, knowledge: Knowledge) -> Tensor:
@@ -32,7 +30,8 @@ def answers(view: ServerView, net: Params, steps: int, means: Tensor, seed: int,
         lambda: trained(view, net, steps, seed),
         view.h.device,
     )
-    return decoder["share"] * _answer(decoder, view.h, view.labels, view, means)
+    h = learned_decoder.shrunk(decoder, view.h, view.noise)
+    return decoder["share"] * _answer(decoder, h, view.labels, view, means)
 
 
 def trained(view: ServerView, net: Params, steps: int, seed: int) -> dict[str, Tensor]:
@@ -41,22 +40,17 @@ def trained(view: ServerView, net: Params, steps: int, seed: int) -> dict[str, T
     held_out = torch.arange(len(images), device=images.device) % HELD_OUT == 0
     fitted, other = Batch(images[~held_out], classes[~held_out]), Batch(images[held_out], classes[held_out])
     training = view._replace(auxiliary=fitted)
-    decoder = learned_decoder.fitted(training, seen(view, net, fitted, seed, "training"), steps, seed)
+    decoder = learned_decoder.fitted(
+        training, [surrogate_training.extract(view.model, net, fitted.images)], steps, seed
+    )
     means = learned_decoder.class_means(training)[other.labels]
-    copies = [_answer(decoder, h, other.labels, view, means) for h in seen(view, net, other, seed, "held out")]
+    clean = surrogate_training.extract(view.model, net, other.images)
+    seen = learned_decoder.with_noise(decoder, view, clean, seed, "held out")
+    copies = [_answer(decoder, h, other.labels, view, means) for h in seen]
     answer = torch.cat(copies).flatten(1)
     missing = (other.images - means).flatten(1).repeat(len(copies), 1)
     share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
     return {**decoder, "share": share}
-
-
-def seen(view: ServerView, net: Params, images: Batch, seed: int, name: str) -> list[Tensor]:
-    """What the true extractor makes of some images [n, c, s, s]; several copies with the client's noise where there is any."""
-    h = surrogate_training.extract(view.model, net, images.images)
-    if view.noise is None:
-        return [h]
-    rng, spread = stream(seed, "attacker", "oracle-decoder", name), view.noise.median().sqrt().to(h)
-    return [h + spread * torch.randn(h.shape, generator=rng).to(h) for _ in range(NOISY_COPIES)]
 
 
 def _answer(decoder: Params, h: Tensor, y: Tensor, view: ServerView, like: Tensor) -> Tensor:

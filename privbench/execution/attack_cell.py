@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import registry, seeds
+from privbench import presets, registry, seeds
 from privbench.data import partition
 from privbench.data.readers.resize import pixels
 from privbench.errors import Damaged, UserError
@@ -62,7 +62,7 @@ def attack_seed(
         store.begin(cell)
         at_round.restore(store, cell, spec, data_root, device_name, progress)
         return
-    if (now := registry.revision(cell.attack)) != cell.attack_revision:
+    if (now := presets.revision_of(cell)) != cell.attack_revision:
         raise UserError(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )

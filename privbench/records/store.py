@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from privbench import registry
+from privbench import presets
 from privbench.errors import AGAIN, Damaged, UserError
 from privbench.observation import local_update
 from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
@@ -207,7 +207,7 @@ class Store:
 
 def _is_of_today(folder: Path, cell: CellSpec) -> bool:
     """Whether the cell has the name of its folder by now, and its attack would return the same."""
-    return folder.name == cell.id and (cell.attack is None or registry.is_of_today(cell.attack, cell.attack_revision))
+    return folder.name == cell.id and presets.is_of_today(cell)
 
 
 def _specification(form: type[Spec], path: Path) -> Spec:

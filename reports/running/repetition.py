@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from privbench import presets, registry
+from privbench import presets
 from privbench.errors import UserError
 from privbench.records.schema import Record
 from privbench.spec import CellSpec
@@ -83,8 +83,7 @@ def _of_today(records: Sequence[Record]) -> list[Record]:
 
 
 def _is_of_today(record: Record) -> bool:
-    cell = record.cell
-    return record.id == cell.id and (not cell.attack or registry.is_of_today(cell.attack, cell.attack_revision))
+    return record.id == record.cell.id and presets.is_of_today(record.cell)
 
 
 def _of_cell(

@@ -59,8 +59,6 @@ def test_closed_form_features_average_out_noise_over_rows():
     gradient = shown.gradients["classifier"]
     one_row = (gradient["fc1.weight"][:, 0] / gradient["fc1.bias"][:, :1]).double() - true.flatten(1)
     assert all_rows < one_row.square().mean()
-    assert closed_form.noise_variance(shown).median() == pytest.approx(float(all_rows), rel=1.0)
-    assert closed_form.noise_variance(artifact(x, Y)) is None
 
 
 def test_batches_have_no_closed_form():

@@ -86,12 +86,12 @@ def test_without_dropout_every_feature_is_what_was_seen():
 
 def test_under_noise_features_are_right_on_average_and_their_variance_is_that_of_noise_and_mask():
     seen, true, _ = shown(noise=1e-8)
-    h, known = closed_form.of_single(seen)
+    (h, known), variance = closed_form.with_noise(seen)
     assert known is None
     squares = true.square().flatten(1).mean(1)
     # m / (1 - p) has mean 1 and variance p / (1 - p), so the mean of 1,600 features has sqrt(squares / 4 / 1600).
     assert abs(float((h - true).mean())) < 4 * float(squares.mean() / 4 / 1600) ** 0.5
-    variance, of_noise = closed_form.noise_variance(seen), closed_form.noise_variance(as_if_without(seen))
+    of_noise = closed_form.with_noise(as_if_without(seen))[1]
     # The energy of 400 features of about the same size varies by 2.5% with the mask, four times which is allowed.
     torch.testing.assert_close(variance, of_noise + RATE / (1 - RATE) * squares, rtol=0.1, atol=0)
     assert (variance > 10 * of_noise).all()

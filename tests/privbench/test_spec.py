@@ -8,7 +8,7 @@ import pytest
 
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
-from privbench import presets, registry, spec
+from privbench import presets, registry, spec, written_defense
 from privbench.cli import listing
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -430,3 +430,27 @@ def test_runs_of_other_protocols_keep_their_names(dataset, method, name):
     """As those of tests/benchmarks/test_published.py, which change with REVISION alone."""
     assert spec.REVISION == 4
     assert presets.train_spec("paper", dataset, method, seed=presets.FIRST_SEED).id == name
+
+
+def test_what_features_show_under_noise_has_a_revision_of_its_own():
+    def of(method, defense):
+        return registry.revision("calibrated", method, defense)
+
+    plain, noised = of("fedsplit", "none"), of("fedsplit", "gaussian:0.001")
+    assert noised > plain
+    assert of("fedsplit", "clip:1+gaussian:0.001") == of("fedcg", "dp-sgd:epsilon=8") == noised
+    assert of("fedsplit", "clip:1") == of("fedavg", "gaussian:0.001") == plain
+    # Of a user's own code nothing is imported.
+    assert of("fedsplit", "nowhere:Defense") == of("nowhere:Method", "gaussian:0.001") == noised
+    train = presets.train_spec("smoke", "digits", "fedsplit", defense="gaussian:0.001")
+    cell = presets.cell_spec("smoke", train, "calibrated")
+    assert presets.is_of_today(cell)
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": plain}))
+
+
+def test_defences_without_noise_are_those_that_say_so():
+    settings = dict.fromkeys(("dp-sgd", "dp-adam", "dp-fedavg"), "noise=1")
+    settings |= {"gaussian": "0.001", "clip": "1", "prune": "0.5", "quantize": "4", "soteria": "0.4", "precode": "256"}
+    for name in registry.DEFENSES:
+        defense = written_defense.create(f"{name}:{settings[name]}" if name in settings else name, "update")
+        assert (not defense.noise_variance(1)) == (name in registry.WITHOUT_NOISE), name

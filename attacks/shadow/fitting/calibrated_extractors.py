@@ -82,10 +82,10 @@ def from_known(
     seen = per_image.of_kept(known.seen, knowledge, seed, progress)
     if seen is None:
         return {k: Fit(start, math.inf) for k, start in zip(clients, starts, strict=True)}
-    of_single = closed_form.of_single(seen)
-    if of_single is None:
+    read = closed_form.with_noise(seen)
+    if read is None:
         raise UserError("the features of known images are not shown by their uploads; try --attack staged")
-    noise = closed_form.noise_variance(seen)
+    of_single, noise = read
     labels = known.seen.labels
     assert labels is not None, "known images come with their labels"
     assert seen.labels is not None, "known images come with their labels"
@@ -109,7 +109,7 @@ def from_known(
             only = calibration.alone(groups[of_client])
             if unambiguous and bool(only.any()):
                 precision = precision * only[:, None, None, None]
-            each.append(Pairs(whole.images, target, precision))
+            each.append(Pairs(whole.images, target, precision, whole.noise[order]))
         return each
 
     each = paired(starts, unambiguous=True)
@@ -166,9 +166,9 @@ def _denoised(
     descent: Callable[[ServerView, ClassPrior], batched.Descent],
 ) -> batched.Descent:  # fmt: skip
     """Where the levels of plug_and_play.py end from `end`; victims that are not `worth` it [V] bool stay there."""
-    usual = Pulled(prior.means[view.labels], prior.gaussian)
+    usual = Pulled(shadow_federation.expected(view, prior.means), prior.gaussian)
     # Every victim has a mean of its own, which is that of its own class then.
-    each = view._replace(labels=torch.arange(len(view.labels), device=view.labels.device))
+    each = view._replace(labels=torch.arange(len(view.labels), device=view.labels.device), probability=None)
     last, spent = end, end.evaluations
     for sigma in plug_and_play.LEVELS:
         under = plug_and_play.pulled(plugged, usual, 2 * last.x.flatten(1) - 1, sigma)

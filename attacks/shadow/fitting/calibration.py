@@ -32,6 +32,7 @@ TAU = 0.01  # of what a fitted extractor says of an image, relative to the sprea
 # Of what an extractor says of an image that nobody knows, whose prior is not quite its distribution (docs/appendix/tuning.md).
 TAU_OF_UNKNOWN = 0.1
 FOLDS = 4  # at most
+UNLIKE_ERROR = 0.01  # of a squared feature in (0, 1), about what a fit to few noised images has
 LEAST_ERROR = 0.003  # a held-out error below which nothing is gained by trusting the fit more
 
 
@@ -69,8 +70,16 @@ def pairs(
         precision = 1 / inversion.spread(target, every).clamp_min(1e-12) / tau**2
     else:
         precision = 1 / (tau**2 + noise)
-    whole = precision[:, None, None, None].expand_as(target) * sound[:, None, None, None]
-    return Pairs(images.to(h), target, whole if mask is None else whole * mask)
+    whole = precision.where(sound, 0.0)[:, None, None, None].expand_as(target)
+    nu = torch.zeros_like(precision) if noise is None else noise.where(sound, 0.0)
+    return Pairs(images.to(h), target, whole if mask is None else whole * mask, nu)
+
+
+def weights(one: Pairs, error: float, *, exact: bool) -> Tensor:
+    """By what the precision of each pair [n] has to be multiplied where the error of the extractor is not TAU."""
+    if exact:
+        return torch.full_like(one.noise, (TAU / error) ** 2)
+    return (TAU**2 + one.noise) / (error**2 + one.noise)
 
 
 def uploads_of(view: ServerView, rows: Tensor) -> Uploads:
@@ -112,15 +121,20 @@ def without(one: Pairs, out: Tensor) -> Pairs:
 
 
 def judged(how: Calibration, one: Pairs, fits: Sequence[Params]) -> HeldOut:
-    """What a client's fits, one a fold, say of the images that they were not given."""
+    """What a client's fits, one a fold, say of the images that they were not given.
+
+    Under noise the squared gap of a feature is expected to be error^2 + nu, with a variance in proportion to (error^2 + nu)^2.
+    """
     outs = folds(len(one.images))
-    total, features_seen = 0.0, 0
+    total, weight_seen = 0.0, 0.0
     for params, out in zip(fits, outs, strict=True):
         gap = (features(how, params, one.images[out]) - one.target[out]).square()
-        weight = one.precision[out] * TAU**2 if how.exact else (one.precision[out] > 0).to(gap)
-        total += float((gap * weight).sum())
-        features_seen += int((weight > 0).sum())
-    error = max((total / features_seen) ** 0.5, LEAST_ERROR) if features_seen else torch.inf
+        seen = (one.precision[out] > 0).to(gap)
+        nu = one.noise[out][:, None, None, None]
+        weight = one.precision[out] * TAU**2 if how.exact else seen / (UNLIKE_ERROR + nu).square()
+        total += float(((gap - nu) * weight).sum())
+        weight_seen += float((seen if how.exact else weight).sum())
+    error = max(max(total / weight_seen, 0.0) ** 0.5, LEAST_ERROR) if weight_seen else torch.inf
     return HeldOut(tuple(fits), tuple(int(out.nonzero()[0]) for out in outs), error)
 
 

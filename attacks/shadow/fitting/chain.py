@@ -5,9 +5,7 @@
        (calibration.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
        before, and how far it is trusted chosen on images left out (held_out.py). Then the images are found again,
        from their features of all rounds so far, each weighed by its extractor's tau:
-           min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
-       Under noise the ratio of the rounds' weights is still that of their tau^2, though the noise is in each: a weaker attack
-       than it could be.
+           min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / (tau_r^2 + nu_r) + ||z||^2.
 In the attacked round the victims' uploads refine the fit, where that serves the images left out (refinement.py).
 The kept images are never the victims. Where fits do not explain the images that they were not given, the class mean is returned.
 These images are the chain's own: of a start that is no client's it cannot tell, and follows what is not there.
@@ -47,10 +45,10 @@ class Anchors(NamedTuple):
 
 def uploads(seen: Artifact, clients: list[int]) -> list[Uploads] | None:
     """Of every client what the server read off its uploads of one image each; None where nothing shows features."""
-    of_single = closed_form.of_single(seen)
-    if of_single is None:
+    read = closed_form.with_noise(seen)
+    if read is None:
         return None
-    noise, y = closed_form.noise_variance(seen), labels_of.recover(seen)[:, 0]
+    (of_single, noise), y = read, labels_of.recover(seen)[:, 0]
     each = []
     for k in clients:
         of_client = torch.nonzero(seen.client == k)[:, 0]
@@ -120,7 +118,7 @@ def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *
     only = calibration.alone(anchors.labels) & counts
     counts = only if unambiguous and bool(only.any()) else counts
     precision = seen.pairs.precision[order] * counts[:, None, None, None]
-    return Pairs(anchors.images, seen.pairs.target[order], precision)
+    return Pairs(anchors.images, seen.pairs.target[order], precision, seen.pairs.noise[order])
 
 
 def _aligned(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: int, progress: Progress) -> list[Anchors]:
@@ -140,16 +138,18 @@ def _aligned(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: in
     def of_rounds(name: str) -> Tensor:
         return torch.cat([torch.stack([getattr(seen, name) for seen in one.seen], 1) for one in each])
 
+    weights = [
+        [calibration.weights(seen, fit.error, exact=how.exact) for seen, fit in zip(one.seen, one.fits, strict=True)]
+        for one in each
+    ]
     labels = torch.cat([one.labels for one in each])
     data = {
         "mean": prior.means[labels],
         "target": of_rounds("target"),
         "precision": of_rounds("precision"),
-        # Of a fit to tau, in units of its own error.
-        "weight": prior.means.new_tensor([
-            [(calibration.TAU / fit.error) ** 2 for fit in one.fits] for one in each for _ in one.labels
-        ]),
-    }  # fmt: skip
+        # Each round's features count as its fit is wrong.
+        "weight": torch.cat([torch.stack(rounds, 1) for rounds in weights]),
+    }
     networks = [[fit.params for fit in one.fits] for one in each for _ in one.labels]
     start = torch.cat([one.z for one in each])
     end = several_networks.minimise(

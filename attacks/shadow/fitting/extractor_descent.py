@@ -39,6 +39,7 @@ class Pairs(NamedTuple):
     images: Tensor  # [n, C, H, W]
     target: Tensor  # [n, c, s, s], phi h
     precision: Tensor  # [n, c, s, s], 1 / (tau^2 spread^2) or 1 / (tau^2 + nu); 0 where a feature is not known
+    noise: Tensor  # [n], nu; 0 where the gradient was exact
 
 
 class Uploads(NamedTuple):

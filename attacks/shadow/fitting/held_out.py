@@ -71,10 +71,11 @@ def _errors(
     images = of_all(lambda pairs, _, row: pairs.images[row].clamp(0, 1))
     factors = torch.tensor([*FACTORS, math.inf]).to(target)
     tau = torch.cat([factors * worth[number][0].error for number, *_ in asked])
+    noise = of_all(lambda pairs, _, row: pairs.noise[row]).to(tau)
     end = inversion.invert(
         how.model, [[params] for _, params, _ in asked for _ in range(count)], prior,
         torch.sigmoid(target) if how.exact and how.model.has_sigmoid_features else target,
-        of_all(lambda _, labels, row: labels[row]), tau.square(),
+        of_all(lambda _, labels, row: labels[row]), tau.square() + noise,
         exact=how.exact, steps=STEPS, mask=mask, progress=progress,
     )  # fmt: skip
     gap = (end.x[:, 0].clamp(0, 1) - images).square().flatten(1).mean(1).double().cpu().view(-1, count)

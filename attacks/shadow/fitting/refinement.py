@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.features.inversion import ClassPrior
 from attacks.shadow.fitting import calibration, extractor_descent
-from attacks.shadow.fitting.calibration import TAU, TAU_OF_UNKNOWN, Candidate
+from attacks.shadow.fitting.calibration import TAU_OF_UNKNOWN, Candidate
 from attacks.shadow.fitting.extractor_descent import Calibration, Pairs, Unknown, Uploads
 from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
@@ -70,9 +70,8 @@ def refined(
 
 def with_left_out(sent: Uploads, pairs: Pairs, labels: Tensor, out: Tensor, *, exact: bool) -> Uploads:
     """What a client sent with the features of some known images [n] bool, as if nobody knew them."""
-    target, precision = pairs.target[out], pairs.precision[out]
-    # 1 / (TAU^2 spread^2) or 1 / (TAU^2 + nu), with the other tau; 0 stays 0.
-    looser = precision * (TAU / TAU_OF_UNKNOWN) ** 2 if exact else 1 / (1 / precision - TAU**2 + TAU_OF_UNKNOWN**2)
-    more = Pairs(torch.zeros_like(pairs.images[out]), target, looser)
+    left_out = Pairs(*(t[out.to(t.device)] for t in pairs))
+    looser = left_out.precision * calibration.weights(left_out, TAU_OF_UNKNOWN, exact=exact)[:, None, None, None]
+    more = left_out._replace(images=torch.zeros_like(left_out.images), precision=looser)
     joined = [torch.cat([a, b.to(a)]) for a, b in zip(sent.pairs, more, strict=True)]
     return Uploads(Pairs(*joined), torch.cat([sent.labels, labels[out].to(sent.labels)]))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from privbench import registry, seeds
+from privbench import presets, registry, seeds
 from privbench.errors import UserError
 from privbench.execution import at_round, attack_cell, one_attack
 from privbench.execution.attack_cell import CellSeed
@@ -53,7 +53,7 @@ def infer_seed(
         store.begin(cell)
         at_round.restore(store, cell, spec, data_root, device_name, progress)
         return
-    if (now := registry.revision(name)) != cell.attack_revision:
+    if (now := presets.revision_of(cell)) != cell.attack_revision:
         raise UserError(
             f"{name} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )

@@ -41,15 +41,15 @@ def mean_psnr(images):
     return float(psnr_db(images[:, 0], X).mean())
 
 
-@pytest.mark.parametrize("variance", [1e-8, 1e-6])
-def test_the_whole_gradient_shows_more_than_the_features_that_noise_leaves(variance):
+@pytest.mark.parametrize(("variance", "more"), [(1e-8, 1.0), (1e-6, 0.1)])
+def test_the_whole_gradient_shows_more_than_the_features_that_noise_leaves(variance, more):
     seen, known = artifact(X, Y, C, noise=variance), of(0)
     found = ATTACK.reconstruct(seen, known, 0)
-    assert mean_psnr(found.images) > mean_psnr(through_features(seen, known)) + 1
+    assert mean_psnr(found.images) > mean_psnr(through_features(seen, known)) + more
 
 
 def test_of_an_image_that_the_classifier_knows_well_noise_leaves_the_mean_of_the_prior():
-    """Where the gradient is smaller than its noise, features in closed form are noise, said to be sure."""
+    """The gradient is smaller than its noise, and its features in closed form are said to be unknown."""
     weights = networks()
     bias = weights["classifier"]["fc3.bias"].clone()
     bias[3] += 6
@@ -62,7 +62,7 @@ def test_of_an_image_that_the_classifier_knows_well_noise_leaves_the_mean_of_the
     known = replace(of(0), oracle={0: Networks(weights, BUFFERS)})
     mean = mean_psnr(((prior_of(seen, known).mean + 1) / 2).view(4, 1, *seen.image_shape))
     assert mean_psnr(ATTACK.reconstruct(seen, known, 0).images) > mean - 0.1
-    assert mean_psnr(through_features(seen, known)) < mean - 0.2
+    assert mean_psnr(through_features(seen, known)) == pytest.approx(mean, abs=0.1)
 
 
 def test_the_loss_is_that_of_the_gradient_and_of_the_prior_by_plain_autograd():

@@ -24,6 +24,7 @@ from attacks.shadow import (
     decoder_share,
     known_extractor,
     learned_decoder,
+    recipes,
     selection,
     shadow_federation,
     surrogate_training,
@@ -294,6 +295,41 @@ def test_an_extractor_that_is_the_victims_own_is_distinguished_from_another_and_
         0,
         no_progress,
     )
+
+
+@pytest.mark.parametrize("variance", [1e-9, 1e-7])
+@pytest.mark.parametrize("unclear", [False, True])
+def test_under_noise_an_extractor_is_the_victims_own_where_their_clearest_features_show_it(variance, unclear):
+    """Of ||d|| near 0.0185 features have a noise of 4e-6, and of 4e-4; those of another network lie farther away."""
+    seen = artifact(smooth_images(12), torch.arange(12) % 10, ("classifier",), noise=variance)
+    view = shadow_federation.real(seen, known(), 0, "test")
+    if unclear:
+        # Two thirds of the victims say nothing of their features, and so nothing of their extractor.
+        rows = torch.arange(12) >= 4
+        noise = view.noise.where(~rows, 1000.0)
+        view = view._replace(
+            noise=noise, h=view.h.where(~rows[:, None, None, None], torch.randn(view.h.shape).to(view.h))
+        )
+    for weights, expected in ((networks(), {0}), (networks(1), set())):
+        candidate = {0: weights["extractor"]}
+        assert known_extractor.fitting(view, candidate, known_extractor.SCREEN, 0, no_progress) == expected
+
+
+def test_a_shadow_has_the_noise_levels_of_the_victims_and_features_below_it_say_nothing_of_surrogates():
+    noise = torch.tensor([0.001, 0.002, 500.0], dtype=torch.float64)
+    levels = shadow_federation.noise_levels(noise, 300, 0)
+    assert set(levels.tolist()) == set(noise.tolist())
+    zeros = torch.zeros(300, 2, 3, 3, dtype=torch.float64)
+    squares = shadow_federation.noised(zeros, levels, 0).square().flatten(1).mean(1)
+    # A mean of 18 squares has a standard deviation of a third of itself; about 100 images have each level.
+    for level in noise:
+        assert float((squares[levels == level] / level).mean()) == pytest.approx(1, abs=0.25)
+    seen = artifact(smooth_images(3), Y, ("classifier",), noise=10.0)
+    view, nets = shadow_federation.real(seen, known(), 0, "test"), [networks()["extractor"]]
+    every = dict.fromkeys(range(3), nets)
+    assert recipes.moment_shift(view, every, 0, known()) == math.inf
+    clear = shadow_federation.real(artifact(smooth_images(3), Y, ("classifier",), noise=1e-9), known(), 0, "test")
+    assert recipes.moment_shift(clear, every, 0, known()) < math.inf
 
 
 def test_knowledge_of_the_extractor_never_scores_lower():
