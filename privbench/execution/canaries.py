@@ -197,13 +197,15 @@ def _released(setup: Setup, k: int, sent: Parts, rounds: int) -> list[Parts]:
     # The claim that is tested is that client's (audit.py).
     _, examples = defended.smallest_client(setup.method, setup.labels)
     stages = defended.facts(setup.method, setup.spec.schedule, examples, rounds, ()).stages
+    # A step says nothing of networks that its stage does not train.
+    nothing = {part: {name: torch.zeros_like(t) for name, t in net.items()} for part, net in sent.items()}
     each = []
     for round_ in range(1, rounds + 1):
         local = defended.in_round(setup, k, round_)
         assert local.step is not None, "a defence with the place 'step' acts on steps"
         for stage in stages:
             shared = {part: sent[part] for part in stage.trains if part in sent}
-            each += [sent | local.step(shared) for _ in range(stage.steps if shared else 0)]
+            each += [nothing | local.step(shared) for _ in range(stage.steps if shared else 0)]
     return each
 
 

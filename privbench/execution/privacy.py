@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from privbench.records.entries import Privacy
+from privbench.scoring import epsilon_bounds
 from privbench.spec import TrainSpec
 from privbench.training import defended, harness
 from privbench.types import Federation
@@ -42,4 +43,5 @@ def in_words(privacy: Sequence[Mapping[str, Any]] | None) -> str:
     worst = max(privacy, key=lambda each: math.inf if each["epsilon"] is None else each["epsilon"])
     if worst["epsilon"] is None:
         return NO_GUARANTEE
-    return f"({worst['epsilon']:.3g}, {worst['delta']:g})-differential privacy per {UNITS[worst['unit']]}"
+    epsilon = epsilon_bounds.rounded_up(worst["epsilon"])
+    return f"({epsilon:.3g}, {worst['delta']:g})-differential privacy per {UNITS[worst['unit']]}"

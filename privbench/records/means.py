@@ -82,7 +82,7 @@ def scores_of(victims: Sequence[Victim]) -> Scores:
         lpips=mean([v.lpips for v in victims]),
         feature_error=mean([v.feature_error for v in victims]),
         identification=fmean([v.identification for v in victims]),
-        identification_chance=fmean([1 / count for count in per_seed]),
+        identification_chance=len(per_seed) / len(victims),
         label_accuracy=fmean([v.label_accuracy for v in victims]),
         worst_db=fmean(sorted((v.psnr_db for v in victims), reverse=True)[: math.ceil(TAIL * len(victims))]),
         exposed=fmean([v.psnr_db > EXPOSED_DB for v in victims]),

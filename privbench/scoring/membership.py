@@ -99,6 +99,14 @@ def recognised(orders: Sequence[Recognition], rate: float) -> int:
     return sum(p < 1 - CONFIDENCE for p in holm([by_chance(one, rate) for one in orders]))
 
 
+def chance(non_members: int, rate: float) -> float:
+    """The true-positive rate that scores without information are expected to have at that rate of so few non-members.
+
+    Above the threshold, the score of the next non-member, lies one of their n + 1 gaps more than `rate` allows.
+    """
+    return (math.floor(rate * non_members) + 1) / (non_members + 1)
+
+
 def provable(orders: Sequence[Recognition], rate: float) -> float | None:
     """The smallest rate that is distinguished from chance in every order; None where there is none in one of them."""
     each = [least_provable(int(one.members.sum()), int(one.non_members.sum()), rate) for one in orders]

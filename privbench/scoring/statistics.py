@@ -28,11 +28,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.stats import norm, t
 
+from privbench.scoring import bootstrap_ends
 from privbench.seeds import stream
 
 LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
-RESAMPLES = 4000
+RESAMPLES = 4000  # of numbers that are resampled themselves, as areas under a curve are
 CONFIDENCE = 0.95
+ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 Counts = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -63,6 +65,10 @@ class Interval(NamedTuple):
         """Whether the seeds are too few for a claim about training again."""
         return self.seeds < LEAST_SEEDS
 
+    def within(self, least: float, most: float) -> Interval:
+        """The same of a number that cannot leave a range, as a rate: resamples' ends may."""
+        return self._replace(low=max(self.low, least), high=min(self.high, most))
+
     @property
     def significantly_above(self) -> bool:
         """Whether all of it lies above 0, over enough seeds."""
@@ -80,7 +86,7 @@ def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: 
     With `seeds_fixed` every seed is taken once, and its clients and their victims are resampled: what is asked then is what other
     victims of these very networks would have given, as checks of a run ask (reports/records/table_checks.py). Equal values, or
     one, are their own interval. Raises ValueError for no value or one that is not finite. The resampling depends on the places
-    alone (common random numbers), so that cells of the same victims stay comparable.
+    alone, and nothing is drawn: the ends are those of all resamples there are (bootstrap_ends.py).
     """
     return _interval(tuple(values), tuple((p.seed, p.client) for p in places), seeds_fixed)
 
@@ -93,8 +99,8 @@ def _interval(values: tuple[float, ...], places: tuple[tuple[int, int], ...], se
     mean, seeds = float(data.mean()), len({seed for seed, _ in places})
     if float(np.ptp(data)) == 0:
         return Interval(mean, mean, mean, seeds)
-    wider = 1.0 if seeds_fixed else expansion(seeds)
-    return _within(mean, _shares(places, seeds_fixed) @ data, wider, seeds)
+    low, high = bootstrap_ends.quantiles(values, places, ENDS, seeds_fixed=seeds_fixed)
+    return _expanded(mean, low, high, 1.0 if seeds_fixed else expansion(seeds), seeds)
 
 
 def interval_of_resamples(values: Sequence[float], resamples: Sequence[Counts], places: Sequence[Placed]) -> Interval:
@@ -108,13 +114,12 @@ def interval_of_resamples(values: Sequence[float], resamples: Sequence[Counts], 
     if len(data) != len(every) or drawn.shape != (RESAMPLES, len(data)) or not np.isfinite(drawn).all():
         raise ValueError("an interval needs at least one value, a place and finite resamples for each")
     seeds = len({seed for seed, _ in every})
-    return _within(float(data.mean()), (_shares(every, False) * drawn).sum(1), expansion(seeds), seeds)
+    low, high = (float(q) for q in np.quantile((_shares(every) * drawn).sum(1), ENDS))
+    return _expanded(float(data.mean()), low, high, expansion(seeds), seeds)
 
 
-def _within(mean: float, means: Counts, wider: float, seeds: int) -> Interval:
-    """The interval of the resamples' means, its distances from the mean multiplied."""
-    tail = (1 - CONFIDENCE) / 2
-    low, high = (float(q) for q in np.quantile(means, [tail, 1 - tail]))
+def _expanded(mean: float, low: float, high: float, wider: float, seeds: int) -> Interval:
+    """The interval between two quantiles of a resample's mean, its distances from the mean multiplied."""
     # The mean lies within its interval, also where one seed of few has most of the victims.
     return Interval(mean, min(mean, mean + wider * (low - mean)), max(mean, mean + wider * (high - mean)), seeds)
 
@@ -128,7 +133,7 @@ def expansion(seeds: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def resampled(places: tuple[tuple[int, int], ...], seeds_fixed: bool = False) -> Counts:
+def resampled(places: tuple[tuple[int, int], ...]) -> Counts:
     """How often each victim at (seed, client) is drawn in each of RESAMPLES resamples: [RESAMPLES, n] float64.
 
     Whoever is drawn k times has its members drawn k times over: the counts of k independent draws of m out of m are multinomial
@@ -139,8 +144,7 @@ def resampled(places: tuple[tuple[int, int], ...], seeds_fixed: bool = False) ->
     by_seed = [list(members_of_one) for _, members_of_one in groupby(order, key=lambda i: places[i][0])]
     counts = np.zeros((RESAMPLES, len(places)))
     once = np.ones(RESAMPLES, dtype=np.int64)
-    drawn_seeds = np.ones((RESAMPLES, len(by_seed)), dtype=np.int64) if seeds_fixed else _drawn(rng, once, len(by_seed))
-    for times, members in zip(drawn_seeds.T, by_seed, strict=True):
+    for times, members in zip(_drawn(rng, once, len(by_seed)).T, by_seed, strict=True):
         by_client = [list(members_of_one) for _, members_of_one in groupby(members, key=lambda i: places[i][1])]
         for again, victims in zip(_drawn(rng, times, len(by_client)).T, by_client, strict=True):
             counts[:, victims] = _drawn(rng, again, len(victims))
@@ -149,9 +153,9 @@ def resampled(places: tuple[tuple[int, int], ...], seeds_fixed: bool = False) ->
 
 
 @lru_cache(maxsize=64)
-def _shares(places: tuple[tuple[int, int], ...], seeds_fixed: bool) -> Counts:
+def _shares(places: tuple[tuple[int, int], ...]) -> Counts:
     """The same as shares of a resample."""
-    counts = resampled(places, seeds_fixed)
+    counts = resampled(places)
     return counts / counts.sum(1, keepdims=True)
 
 

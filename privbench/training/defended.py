@@ -92,8 +92,17 @@ def most_exposed(every: Sequence[Facts]) -> list[Facts]:
 
 
 def check_images(name: str, method: Method) -> None:
-    """UserError where a stage that reads images trains the generator, whose batch norm has no gradient of one image."""
+    """UserError where a stage that reads images trains the generator, whose batch norm has no gradient of one image.
+
+    And where several stages of a phase read images: they share its mini-batches, so that together they are one release with less
+    noise, and no two independent ones, as which they would be accounted for.
+    """
     for phase in method.client():
+        if sum(stage.reads == "images" for stage in phase.stages) > 1:
+            raise UserError(
+                f"a defence that clips the gradient of every image does not fit {name}: several stages of one phase read the same "
+                "mini-batch of images; give each a phase of its own, or train their parts in one stage"
+            )
         for stage in phase.stages:
             if stage.reads == "images" and "generator" in stage.trains:
                 raise UserError(

@@ -207,8 +207,13 @@ def of_knowledge(records: Sequence[AttackRecord]) -> str:
         gaining = [row for row in trained if row.is_significant]
         others = sorted((row for row in trained if not row.is_significant), key=lambda row: -row.psnr_db.mean)
         for words, rows in ((WHEN[UNTRAINED], untrained[:1]), (WHEN[BEST], [*gaining, *others[:1]])):
-            lines += [f"- {name}, {words}, {knowledge_text(row.first)}: {sentences.of_attack(row)}" for row in rows]
+            lines += [f"- {name}, {words}, {_knowledge(row)}: {sentences.of_attack(row)}" for row in rows]
     return "\n".join([*lines, "", _source(records, LADDER)])
+
+
+def _knowledge(row: Measured) -> str:
+    """Of all of its attacks, as its victims are those of all of them."""
+    return " or ".join(unique(knowledge_text(r) for r in row.attacks))
 
 
 def _attackers(records: Sequence[AttackRecord]) -> list[Measured]:

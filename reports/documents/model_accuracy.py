@@ -168,6 +168,8 @@ def _ordering(printed_gap: float, mine: Sequence[float], theirs: Sequence[float]
     if len(mine) >= LEAST_SEEDS:
         mean, low, high = comparison.paired_means(mine, theirs)
         interval, shown = f" [{low:+.2f}, {high:+.2f}]", low > 0 or high < 0
+    if not printed_gap or not mean:
+        return f"{mean:+.2f}{interval}, no order"
     same = "as printed" if (mean > 0) == (printed_gap > 0) else "reversed"
     return f"{mean:+.2f}{interval}, {same if shown else 'not shown'}"
 

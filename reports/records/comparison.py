@@ -2,11 +2,11 @@
 
 Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the
 same seed.
-A difference is claimed where two rules agree: its 95% interval, as printed, leaves out 0, and its p value is below ALPHA. The
+A difference is claimed where two rules agree: its 95% interval leaves out 0, and its p value is below ALPHA. The
 interval is not adjusted for how many comparisons there are, and the p value does not know how clients differ. Victims of one seed
 share trained networks and are no independent sample, so the test is at the level of seeds
-(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over all comparisons of
-one table. Below LEAST_SEEDS seeds no verdict is given.
+(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over the comparisons that
+are asked together: those of methods in one data set and round, or all of one table. Below LEAST_SEEDS seeds no verdict is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ RULE = (
     "Two cells differ where the 95% interval of their difference leaves out 0 and Student's t of the seeds' mean differences, "
     f"adjusted by Holm over the table, has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
 )
-HOW = f"Strongest attack on each, paired by victim. {measured.CHOSEN} {RULE}"
+HOW = (
+    f"Strongest attack on each, paired by victim. {measured.CHOSEN} "
+    f"{RULE.replace('over the table', 'over the pairs of one data set and round')}"
+)
 COLUMNS = ("comparison", "n", "seeds", "difference dB", "p (t over seeds)", "p (Holm)", "verdict")
 
 

@@ -23,7 +23,10 @@ EPSILON, AUDITED = "epsilon, worst client", "  audited epsilon, at least"
 COVERED, LEFT_OUT = "  networks that epsilon covers", "  not covered by epsilon"
 NONE, NO_BOUND = "-", "none"
 LARGE = 1000  # an epsilon that is printed without exponent
-_CLAIMED = "Epsilon is what the accountant proves of the worst client: smaller is more private."
+_CLAIMED = (
+    "Epsilon is what the accountant proves of the worst client's training: smaller is more private. An attacked gradient is one "
+    "more release, in which the attacked image takes part for certain."
+)
 _AUDITED = (
     " The audited epsilon is what canaries show that it is at least, with 95% confidence; 'of' is what the same guesses could have "
     "shown at most."
@@ -103,18 +106,22 @@ def _audits(record: Record) -> list[Audit]:
 
 
 def text(record: Record) -> str:
-    """E.g. "7.99 (delta 1e-05, per image)"; "none" where there is no finite one."""
+    """E.g. "7.99 (delta 1e-05, per image)", rounded up; "none" where there is no finite one."""
     privacy = worst(record)
     if privacy is None or privacy.epsilon is None:
         return NO_BOUND
-    size = f"{privacy.epsilon:,.0f}" if privacy.epsilon >= LARGE else f"{privacy.epsilon:.3g}"
+    large = privacy.epsilon >= LARGE
+    size = f"{math.ceil(privacy.epsilon):,}" if large else f"{epsilon_bounds.rounded_up(privacy.epsilon):.3g}"
     return f"{size} (delta {privacy.delta:g}, per {UNITS[privacy.unit]})"
 
 
 def audited_text(record: Record) -> str:
-    """E.g. "2.93 of 3.68 (1,000 canaries)"; "-" where nothing was audited."""
+    """E.g. "2.93 of 3.68 (1,000 canaries)", rounded down; "-" where nothing was audited."""
     each = proved(record)
-    return NONE if each is None else f"{each.lower_bound:.2f} of {each.provable:.2f} ({each.canaries:,} canaries)"
+    if each is None:
+        return NONE
+    low, most = map(epsilon_bounds.rounded_down, (each.lower_bound, each.provable))
+    return f"{low:.2f} of {most:.2f} ({each.canaries:,} canaries)"
 
 
 def covered_text(record: Record) -> str:

@@ -127,8 +127,9 @@ def returned_text(row: Measured) -> str:
 
 
 def attackers(records: Sequence[AttackRecord]) -> list[AttackRecord]:
-    """Those that are no reference; all where there is nothing else."""
-    return [r for r in records if r.knowledge.rung != ORACLE] or list(records)
+    """Those that are no reference and no floor; floors where there are no attacks, and all where there is nothing else."""
+    no_reference = [r for r in records if r.knowledge.rung != ORACLE]
+    return [r for r in no_reference if r.attack not in registry.FLOORS] or no_reference or list(records)
 
 
 def best_record(records: Sequence[AttackRecord]) -> AttackRecord:
@@ -139,8 +140,8 @@ def best_record(records: Sequence[AttackRecord]) -> AttackRecord:
 def strongest(records: Sequence[AttackRecord]) -> Measured:
     """Of some attacks the strongest, chosen on one half of the victims and reported on the other, both ways.
 
-    References are no attackers and stand only where there is nothing else. A single victim is its own half. Attacks on other
-    victims, as on sums over clients and on one client in them, have halves of their own.
+    References and floors are no attackers and stand only where there is nothing else. A single victim is its own half. Attacks on
+    other victims, as on sums over clients and on one client in them, have halves of their own.
     """
     rivals = attackers(records)
     if len(rivals) == 1:
@@ -184,11 +185,12 @@ def _halves(names: tuple[Name, ...]) -> dict[Name, int]:
 def differences(first: Measured, second: Measured) -> tuple[list[float], list[Victim]]:
     """PSNR of the first less the second's in dB, for every victim of both, and who they are.
 
-    A victim of both has the same images under the same seed.
+    A victim of both has the same images under the same seed, and where several clients hold these, the same client.
     """
+    same_client = {v.name: v.psnr_db for v in second.victims}
     other = {(v.seed, *v.images): v.psnr_db for v in second.victims}
     common = [v for v in first.victims if (v.seed, *v.images) in other]
-    return [v.psnr_db - other[v.seed, *v.images] for v in common], common
+    return [v.psnr_db - same_client.get(v.name, other[v.seed, *v.images]) for v in common], common
 
 
 def psnr_columns(row: Measured) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from reports.records.published import Published
 
 MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
+MORE = 2  # digits, at most, where an end would be rounded to 0
 FEW = "*"  # behind an interval over few seeds
 
 
@@ -38,11 +39,21 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
 def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
     """A mean with its interval, marked where the seeds are few."""
     plus = "+" if sign else ""
+    exact = (
+        _digits(range_.low, digits) if range_.low > 0 else digits,
+        _digits(range_.high, digits) if range_.high < 0 else digits,
+    )
     # Rounded first, and 0 added, as what rounds to zero has no sign.
     mean, low, high = (
-        f"{round(value, digits) + 0.0:{plus}.{digits}f}" for value in (range_.mean, range_.low, range_.high)
+        f"{round(value, places) + 0.0:{plus}.{places}f}"
+        for value, places in zip((range_.mean, range_.low, range_.high), (digits, *exact), strict=True)
     )
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
+
+
+def _digits(end: float, digits: int) -> int:
+    """As many more digits as an end takes that leaves out 0 to show it, up to MORE; what is smaller is rounding."""
+    return next((n for n in range(digits, digits + MORE + 1) if round(end, n)), digits)
 
 
 def whole_numbers(values: Sequence[int]) -> str:

@@ -70,8 +70,8 @@ def row(r: InferenceRecord) -> list[str]:
         "inference": r.attack,
         "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
-        "score": range_text(score(r), digits=3),
-        "floor": f"{range_text(floor(r), digits=3)} <sub>{r.floor}</sub>",
+        "score": range_text(score(r).within(0, 1), digits=3),
+        "floor": f"{range_text(floor(r).within(0, 1), digits=3)} <sub>{r.floor}</sub>",
         "gain": bold(text) if advantage.significantly_above else text,
         "clients": str(len(r.statements)),
     }

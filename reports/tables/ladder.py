@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
+from privbench.scoring import epsilon_bounds
 from reports.records import comparison, guarantees, knowledge_sets, measured, quotable, table_checks
 from reports.records.comparison import Comparison
 from reports.records.knowledge_sets import LadderRow
@@ -60,7 +61,7 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
             floor_text = (
                 f"floor {floor.psnr_db:.2f} dB ({floor.name})" if is_quotable(key[3]) else f"floor {floor.name}"
             )
-            names = [f"{knowledge_text(row.first)} ({row.name})" for row in best]
+            names = [f"{' or '.join(unique(map(knowledge_text, row.attacks)))} ({row.name})" for row in best]
             tests = comparison.against_floor(best, names) if is_quotable(key[3]) else []
             floors = next((measured.of(r) for r in every if r.attack == floor.name), None)
             all_blocks.append(Block(f"{name}: {title_of(key)}", floor_text, floors, rows, every, tests))
@@ -152,10 +153,8 @@ def _audited(record: AttackRecord) -> str:
     proved = guarantees.proved(record)
     if proved is None:
         return ""
-    return (
-        f" An audit with {proved.canaries:,} canaries shows that epsilon is at least {proved.lower_bound:.2f}; it could have shown "
-        f"{proved.provable:.2f}."
-    )
+    low, most = map(epsilon_bounds.rounded_down, (proved.lower_bound, proved.provable))
+    return f" An audit with {proved.canaries:,} canaries shows that epsilon is at least {low:.2f}; it could have shown {most:.2f}."
 
 
 def _verdict(best: Measured) -> str:

@@ -6,6 +6,7 @@ of the numbers, and the cost; then all messages of checks, counted. Everything e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,7 +98,7 @@ def how(records: Sequence[AttackRecord]) -> str:
         + (failed if any(row.best.scores.failures for row in cells) else "")
         + f" It is bold where {LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor "
         f"lies above 0 while some image was reconstructed, each cell by itself: of {len(cells)} cells that gained nothing at most "
-        f"about {len(cells) * 0.025:.0f} "
+        f"about {math.ceil(len(cells) * 0.025)} "
         "would be bold by chance. The long tables hold every attack, its failures, and tests adjusted for their number."
         + _of_sharing(records)
     )

@@ -34,7 +34,7 @@ SCORED = COLUMNS[COLUMNS.index("AUC") :]
 
 def row(r: InferenceRecord) -> list[str]:
     """The cells of one record; those with a score say nothing in smoke."""
-    area, orders = mean(r, auc), [_order(s) for s in r.statements]
+    area, orders = mean(r, auc).within(0, 1), [_order(s) for s in r.statements]
     text = range_text(area, digits=3)
     cells = {
         "method": label(r.cell),
@@ -42,7 +42,7 @@ def row(r: InferenceRecord) -> list[str]:
         "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
         "AUC": bold(text) if significantly_above_chance(area) else text,
-        "balanced accuracy, %": range_text(mean(r, balanced_accuracy), digits=1),
+        "balanced accuracy, %": range_text(mean(r, balanced_accuracy).within(0, 100), digits=1),
         **{f"TPR at {rate:.0%} FPR, %": _rate_text(r, orders, rate) for rate in (LOW, HIGH)},
         "clients recognised": f"{membership.recognised(orders, LOW)} of {len(orders)}",
     }
@@ -56,11 +56,17 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     counts = sorted({len(s.true) // 2 for r in records for s in r.statements})
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [
-        f"Membership: {span} training images of each client among as many test images of the same classes. AUC 0.5 and balanced "
-        "accuracy 50% are chance; a bold AUC is significantly above it. 'Provable from': the lowest TPR that so few images of a "
+        f"Membership: {span} training images of each client among as many test images of the same classes. Chance gives an AUC of "
+        f"0.5, a balanced accuracy of 50%, and a TPR of {rates_by_chance(counts[0])}. "
+        "A bold AUC is significantly above chance. 'Provable from': the lowest TPR that so few images of a "
         f"client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR "
         "does, corrected for their number."
     ]
+
+
+def rates_by_chance(others: int) -> str:
+    """The true-positive rates that chance gives among so few non-members."""
+    return " and of ".join(f"{100 * membership.chance(others, rate):.1f}% at {rate:.0%} FPR" for rate in (LOW, HIGH))
 
 
 def significantly_above_chance(area: Interval) -> bool:
@@ -101,7 +107,7 @@ def _rate_text(r: InferenceRecord, orders: Sequence[Recognition], rate: float) -
     """The mean of it, and the least that proves anything of every client."""
     provable = membership.provable(orders, rate)
     least = NONE if provable is None else f"{100 * provable:.1f}"
-    text = range_text(mean(r, partial(true_positive_rate, rate=rate)), digits=1)
+    text = range_text(mean(r, partial(true_positive_rate, rate=rate)).within(0, 100), digits=1)
     return f"{text} <sub>provable from {least}</sub>"
 
 

@@ -30,7 +30,7 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
         of_round[0].cell.round: knowledge_sets.distinct(knowledge_sets.rows(in_rungs(of_round), attacker_text))
         for of_round in rounds_of(column)
     }
-    attackers = {when: [row for row in best if rung(row.first) != ORACLE] for when, best in by_round.items()}
+    attackers = {when: [row for row in best if _rung(row) != ORACLE] for when, best in by_round.items()}
     attackers = {when: best for when, best in attackers.items() if best}
     significant = {when: [row for row in best if row.is_significant] for when, best in attackers.items()}
     gained, not_gained = [w for w in significant if significant[w]], [w for w in significant if not significant[w]]
@@ -47,7 +47,7 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
         )
     if not attackers:
         sentences.append("No attack was run.")
-    sentences.append(_of_oracle([row for best in by_round.values() for row in best if rung(row.first) == ORACLE]))
+    sentences.append(_of_oracle([row for best in by_round.values() for row in best if _rung(row) == ORACLE]))
     if lost:
         sentences.append(f"{len(lost)} cell(s) are missing.")
     return " ".join(sentence for sentence in sentences if sentence)
@@ -55,9 +55,7 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
 
 def _how(significant: dict[str, list[Measured]]) -> str:
     """At which rounds, with how little knowledge, by which attacks, and what the strongest of all gains more."""
-    least = {
-        when: min(rows, key=lambda row: (rung(row.first), -row.scores.psnr_db)) for when, rows in significant.items()
-    }
+    least = {when: min(rows, key=lambda row: (_rung(row), -row.scores.psnr_db)) for when, rows in significant.items()}
     clauses = []
     for known in unique(_known(row) for row in least.values()):
         alike = {when: row for when, row in least.items() if _known(row) == known}
@@ -68,12 +66,21 @@ def _how(significant: dict[str, list[Measured]]) -> str:
     best = max((row for rows in significant.values() for row in rows), key=lambda row: row.gain_db.mean)
     if not any(best is row for row in least.values()):
         most = f"{range_text(best.gain_db, sign=True)} dB at {_name(best.first.cell.round)}"
-        clauses.append(f"the most is {most} by {best.name} ({knowledge_text(best.first)})")
+        clauses.append(f"the most is {most} by {best.name} ({_knowledge(best)})")
     return "; ".join(clauses)
 
 
 def _known(row: Measured) -> tuple[str, str]:
-    return rung(row.first), knowledge_text(row.first)
+    return _rung(row), _knowledge(row)
+
+
+def _rung(row: Measured) -> str:
+    """The highest of its attacks', as a row's victims are those of all of them."""
+    return max(rung(r) for r in row.attacks)
+
+
+def _knowledge(row: Measured) -> str:
+    return " or ".join(unique(knowledge_text(r) for r in row.attacks))
 
 
 def _gains(rows: Sequence[Measured]) -> str:

@@ -13,6 +13,7 @@ from privbench.scoring.statistics import CONFIDENCE, Interval
 from reports.records import generators, grouping, guarantees, remarks
 from reports.records.generators import HIGH, LOW, AttackForm, Scored
 from reports.records.number_text import NONE, range_text
+from reports.tables.inferences import membership_rows
 from reports.tables.report import Report, Table
 
 REAL = "real images, for reference"
@@ -121,11 +122,11 @@ def _clients(rows: Rows) -> list[list[str]]:
 
 
 def _text(value: Interval | None) -> str:
-    return NONE if value is None else range_text(value, digits=3)
+    return NONE if value is None else range_text(value.within(0, 1), digits=3)
 
 
 def _percent(value: Interval | None) -> str:
-    return NONE if value is None else range_text(value, digits=1)
+    return NONE if value is None else range_text(value.within(0, 100), digits=1)
 
 
 def _how(records: Sequence[Record]) -> list[str]:
@@ -141,8 +142,8 @@ def _how(records: Sequence[Record]) -> list[str]:
         "validation images. Real training images in place of generated ones give the first row, not 1.",
         "Membership inference: GAN-Leaks, by the distance of an image to the nearest of "
         f"{' or '.join(f'{n:,}' for n in samples)} generated images, equally many of every class (black-box), or to the nearest "
-        "that descending on z reaches (white-box); calibrated by the generators of other clients. AUC 0.5 is chance. The first "
-        "table has the calibrated form.",
+        "that descending on z reaches (white-box); calibrated by the generators of other clients. Chance gives an AUC of 0.5 "
+        f"and a TPR of {membership_rows.rates_by_chance(counts[0])}. The first table has the calibrated form.",
         f"Each client's attack recognises {_span(counts)} training images among as many test images. 'Provable from': the lowest "
         f"TPR at {LOW:.0%} and at {HIGH:.0%} FPR that so few images distinguish from chance with {CONFIDENCE:.0%} confidence. "
         f"'Clients recognised': those whose TPR at {LOW:.0%} FPR does, corrected for their number.",

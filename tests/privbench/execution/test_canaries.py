@@ -122,6 +122,20 @@ def test_a_wrong_sampling_rate_is_caught_by_one_run():
     assert made.contradicted
 
 
+def test_a_step_shows_a_canary_in_what_its_stage_trains_alone():
+    """Of noise that hides all, though the stages of FedCG train one of the two networks that are sent each."""
+    spec = presets.train_spec(
+        "smoke", "digits", "fedcg", clients=2, seed=0, defense="gaussian:1000000.0,clip=1", where="step",
+        changes={"batch": 20, "rounds": 1, "local_epochs": 1, "generator_epochs": 1},
+    )  # fmt: skip
+    setup = harness.prepare(spec, digits_federation((20, 20)), torch.device("cpu"))
+    made = audit.audited(setup, 1, 100, 200)
+    # A true claim of 0.003 or less: 100 guesses are right as often as coins, 80 or more with a probability below 1e-9.
+    assert made.claimed < 0.01
+    assert made.right < 80
+    assert not made.contradicted
+
+
 def test_layers_take_turns_and_no_coordinate_is_taken_twice():
     layers = canaries.CanaryPlaces({"extractor": {"weight": torch.zeros(3, 4), "bias": torch.zeros(2)}})
     places = layers.coordinates(6, stream(0, "places"))

@@ -20,6 +20,19 @@ def test_the_bound_of_one_run_equals_the_published_ones(canaries, guesses, right
     assert epsilon_bounds.lower_bound(canaries, guesses, right, delta) == pytest.approx(published, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "printed"),
+    [(12.341, 12.4), (8.0, 8.0), (8.0000001, 8.01), (0.1 + 0.2, 0.3), (104.4, 105), (0, 0), (math.inf, math.inf)],
+)
+def test_a_claim_is_printed_rounded_up(epsilon, printed):
+    assert epsilon_bounds.rounded_up(epsilon) == pytest.approx(printed, rel=1e-12)
+
+
+@pytest.mark.parametrize(("bound", "printed"), [(1.7566, 1.75), (0.999, 0.99), (0.3, 0.3), (0.29, 0.29), (0.0, 0.0)])
+def test_a_lower_bound_is_printed_rounded_down(bound, printed):
+    assert epsilon_bounds.rounded_down(bound) == pytest.approx(printed, rel=1e-12)
+
+
 def test_the_p_value_equals_a_loop_over_the_formula():
     m, r, v, epsilon, delta = 60, 40, 29, 0.4, 1e-3
     chance = math.exp(epsilon) / (1 + math.exp(epsilon))

@@ -68,6 +68,17 @@ def test_what_n_can_prove():
     assert membership.least_provable(2, 2, 0.01) is None
 
 
+def test_chance_of_few_others_is_above_the_rate():
+    """Every order of 4 members and 5 non-members is as likely; rate 0.2 allows one non-member above the threshold."""
+    hits = []
+    for places in combinations(range(9), 4):
+        non_members = [place for place in range(9) if place not in places]
+        order = membership.recognition(-np.array(places, float), -np.array(non_members, float))
+        hits.append(membership.true_positives(order, 0.2) / 4)
+    assert np.mean(hits) == pytest.approx(membership.chance(5, 0.2))
+    assert membership.chance(100, 0.01) == pytest.approx(2 / 101)
+
+
 def test_intervals_cover_the_true_area_and_rate(few_resamples):
     """N(1, 1) against N(0, 1): the area is Phi(1/sqrt 2), the rate at 10% Phi(1 - 1.2816)."""
     rng, areas, rates = np.random.default_rng(3), 0, 0

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from privbench import presets
 from privbench.errors import UserError
 from privbench.methods.base import MiniBatch, Phase, RoundClock
+from privbench.methods.fedavg import FedAvg
 from privbench.seeds import stream
 from privbench.training import defended, engine, harness, per_example, phase_plans
 from privbench.training.engine import PhaseRun, StageContext, loss_of
@@ -349,6 +350,25 @@ def test_a_generator_that_is_trained_on_images_is_refused():
         UserError, match=r"does not fit fedmd-cg: its generator is trained on images, .* try --defense dp-fedavg"
     ):
         prepared("fedmd-cg", "dp-sgd:noise=1")
+
+
+class TwoStagesOfOneMiniBatch(FedAvg):
+    """E and C in stages of their own, on the same images."""
+
+    def client(self):
+        (phase,) = super().client()
+        (stage,) = phase.stages
+        each = [replace(stage, name=part, trains=(part,)) for part in ("extractor", "classifier")]
+        return (replace(phase, stages=tuple(each)),)
+
+
+def test_stages_that_share_mini_batches_of_images_are_refused():
+    """They are no independent samples, as which they would be accounted for."""
+    defended.check_images("fedavg", FedAvg())
+    with pytest.raises(
+        UserError, match="does not fit two: several stages of one phase read the same mini-batch of images"
+    ):
+        defended.check_images("two", TwoStagesOfOneMiniBatch())
 
 
 def test_a_stage_that_reads_no_images_keeps_the_schedule_s_optimiser():

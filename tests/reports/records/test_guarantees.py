@@ -96,6 +96,11 @@ def test_what_epsilon_covers_is_said_once_where_all_rows_are_alike_and_by_row_el
 
 def test_epsilon_is_that_of_the_worst_client_and_none_where_one_has_no_finite_one():
     assert guarantees.text(private()) == "8 (delta 1e-05, per image)"
+    larger = record(
+        defense="dp-sgd:noise=1", per_seed={"privacy": [privacy(12.341)], "guarantee": in_words([privacy(12.341)])}
+    )
+    assert guarantees.text(larger) == "12.4 (delta 1e-05, per image)"
+    assert in_words([privacy(12.341)]) == "(12.4, 1e-05)-differential privacy per image"
     unbounded = record(defense="dp-sgd:noise=0", per_seed={"privacy": [privacy(3.0), privacy(None)]})
     assert guarantees.text(unbounded) == "none"
     assert guarantees.text(record()) == "none"

@@ -28,6 +28,22 @@ def test_halves_are_fixed_equal_and_balanced_over_seeds_and_clients():
         assert Counter(half[v.name] for v in victims if v.seed == seed) == {0: 2, 1: 2}
 
 
+def test_a_floor_is_no_attacker_where_there_are_attacks():
+    floor, attack = of("class-mean", lambda v: 20.0), of("dlg", lambda v: 10.0)
+    assert measured.strongest([floor, attack]).attacks == (attack,)
+    assert measured.strongest([floor]).attacks == (floor,)
+
+
+def test_one_image_of_two_clients_is_compared_with_itself():
+    """Two clients hold the same image: a difference from itself is 0 for both."""
+    plain = record(seeds=(0,))
+    first, second = plain.victims[:2]
+    twin = second.model_copy(update={"client": first.client + 1, "images": first.images, "psnr_db": first.psnr_db + 10})
+    attacked = with_victims(plain, [first, twin])
+    row = measured.of(attacked)
+    assert measured.differences(row, row)[0] == [0.0, 0.0]
+
+
 def test_one_picture_twice_lies_in_one_half():
     victims = record().victims
     twin = victims[3].model_copy(update={"psnr_db": 1.0})

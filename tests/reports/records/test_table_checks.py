@@ -249,6 +249,12 @@ def test_an_attack_that_returns_the_floor_is_not_below_it_and_its_gain_of_zero_h
     assert range_text(Interval(mean=-0.006, low=-0.4, high=0.004)) == "-0.01 [-0.40, 0.00]"
 
 
+def test_an_end_that_leaves_out_zero_is_printed_so():
+    assert range_text(Interval(mean=4.9, low=0.029, high=9.5), sign=True, digits=1) == "+4.9 [+0.03, +9.5]"
+    assert range_text(Interval(mean=-4.9, low=-9.5, high=-0.0031), sign=True, digits=1) == "-4.9 [-9.5, -0.003]"
+    assert range_text(Interval(mean=1, low=1e-9, high=2)) == "1.00 [0.00, 2.00]"
+
+
 def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection():
     poor = attack_record("dlg", 9.0)
     (message,) = below_floor(poor)  # a quarter of the victims, which is chance

@@ -381,3 +381,10 @@ def test_a_table_of_words_is_made_narrower_where_one_of_numbers_is_split(width):
     # Nothing is lost: every word stands in the column of its own.
     assert {*words.split(), "round", "0", "not", "run", "done"} <= {*printed[0].split()}
     assert max(map(len, printed[0].splitlines())) <= width
+
+
+def test_a_row_of_two_attacks_needs_what_the_one_that_needs_more_does():
+    """Each half of the victims is one attack's: what it says holds for who has the knowledge of both."""
+    staged, stronger = attack_record("staged", 20.0), surrogate(20.0)
+    row = measured.Measured((staged, stronger), tuple(staged.victims))
+    assert verdicts._known(row) == ("L4", "gradient or gradient + auxiliary")
