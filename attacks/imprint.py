@@ -64,6 +64,8 @@ class Imprint(AlignedSettings):
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2
     revision: ClassVar[int] = 10
+    # 11: as `surrogate`, where the extractor is private
+    noised_features_revision: ClassVar[int] = 11
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

@@ -44,6 +44,8 @@ class ModelInconsistency:
     active: ClassVar[bool] = True
     # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages
     revision: ClassVar[int] = 3
+    # 4: as `surrogate`, where the extractor is private
+    noised_features_revision: ClassVar[int] = 4
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a target that is no client."""

@@ -55,6 +55,8 @@ class UpdateMatching:
     knowledge: ClassVar[str] = "update + natural images"
     rung: ClassVar[str] = "L2"
     knows: ClassVar[frozenset[str]] = NOISE | {"clip"} | INTERVALS
+    # 3: as `staged`, where it begins
+    noised_features_revision: ClassVar[int] = 3
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "quick": {"steps": 60},

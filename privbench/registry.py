@@ -101,6 +101,7 @@ DEFENSES = {
     "soteria": "defenses.soteria:Soteria",
     "precode": "defenses.precode:Precode",
 }
+WITHOUT_VARIANCE = frozenset({"gaussian:0", "gaussian:0.0", "gaussian:variance=0", "gaussian:variance=0.0"})
 WITHOUT_NOISE = frozenset({"none", "clip", "prune", "quantize", "sign", "secure-aggregation", "soteria", "precode"})
 DATASETS = {
     "digits": "privbench.data.digits:load",
@@ -378,7 +379,7 @@ def noised_features(method: str, defense: str) -> bool:
 
     Of a user's own code nothing is imported, and it may.
     """
-    if all(written.partition(":")[0] in WITHOUT_NOISE for written in names.defenses(defense)):
+    if all(w.partition(":")[0] in WITHOUT_NOISE or w in WITHOUT_VARIANCE for w in names.defenses(defense)):
         return False
     return method not in METHODS or "extractor" not in resolve("method", method).shared_parts
 

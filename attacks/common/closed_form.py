@@ -42,6 +42,7 @@ LEAST_OF_ONE_ROW = 0.05  # of d^2, relative to the noise of one row
 ITERATIONS = 100  # of `of_rank_one`
 OF_MEAN = 0.15**2  # the variance of the mean of an image's features in (0, 1)
 MOST_SCALED = 2.0  # in one iteration
+ABOVE_NOISE = 1.1  # of a singular value that noise alone hardly has
 LEAST_ENERGY = 1e-3  # of d, relative to what noise leaves open of it
 SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-300}  # in place of a ||d||^2 of zero
 ZERO = 1e-6  # of an image's largest entry: what of a single image's gradient lies below it was dropped
@@ -175,7 +176,7 @@ def of_rank_one(model: Model, rows: Tensor, bias: Tensor, variance: float) -> tu
         return least_squares(rows, bias), variance / signal
     sound = tensors.finite_rows(rows, bias)
     both = torch.cat([rows, bias[:, :, None]], 2).where(sound[:, None, None], 0.0)
-    h, mean, spread = _before(model, both)
+    h, mean, spread, lost = _before(model, both, variance)
     of_h = spread
     for _ in range(ITERATIONS):
         size = h.square().sum(1, keepdim=True) + n * of_h + 1
@@ -193,21 +194,26 @@ def of_rank_one(model: Model, rows: Tensor, bias: Tensor, variance: float) -> tu
             sure, before = n / spread, 1 / OF_MEAN
             mean = (sure * h.mean(1, keepdim=True) + before * IN_UNIT.mean) / (sure + before)
         spread = ((h - mean).square() + of_h).mean(1, keepdim=True)
-    return seen_h, (1 / squares + of_scale * h.square().mean(1, keepdim=True))[:, 0]
+    size = h.square().mean(1, keepdim=True)
+    return seen_h, (1 / squares + of_scale * size + lost * seen_h.square().mean(1, keepdim=True) / LEAST_ENERGY)[:, 0]
 
 
-def _before(model: Model, both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where features [V, n] begin, and the mean and variance [V, 1] of their prior, from [dL/dW | dL/db] [V, m, n + 1].
+def _before(model: Model, both: Tensor, variance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where features [V, n] begin, mean and variance [V, 1] of their prior, and which are lost, from [dL/dW | dL/db] [V, m, n + 1].
 
-    Those that are not in (0, 1) begin at the first right singular vector.
+    Those that are not in (0, 1) begin at the first right singular vector. Without a prior mean they are lost where its singular
+    value is not above the largest of noise alone, sigma (sqrt(m) + sqrt(n + 1)).
     """
     like = both[:, 0, :1]
     if model.has_sigmoid_features:
         mean = torch.full_like(like, IN_UNIT.mean)
-        return mean.expand(-1, both.shape[2] - 1), mean, torch.full_like(like, IN_UNIT.variance)
-    top = torch.linalg.svd(both, full_matrices=False).Vh[:, 0]
-    h = top[:, :-1] / top[:, -1:]
-    return h, torch.zeros_like(like), h.square().mean(1, keepdim=True)
+        spread = torch.full_like(like, IN_UNIT.variance)
+        return mean.expand(-1, both.shape[2] - 1), mean, spread, torch.zeros_like(like)
+    of_all = torch.linalg.svd(both, full_matrices=False)
+    h = of_all.Vh[:, 0, :-1] / of_all.Vh[:, 0, -1:]
+    most = (variance**0.5) * (both.shape[1] ** 0.5 + both.shape[2] ** 0.5)
+    lost = (of_all.S[:, :1] < ABOVE_NOISE * most).to(like)
+    return h, torch.zeros_like(like), h.square().mean(1, keepdim=True), lost
 
 
 def _scale(model: Model, bias: Tensor, d: Tensor, h: Tensor, variance: float) -> tuple[Tensor, Tensor]:
@@ -217,7 +223,7 @@ def _scale(model: Model, bias: Tensor, d: Tensor, h: Tensor, variance: float) ->
     """
     squares = d.square().sum(1, keepdim=True)
     sure = squares / variance
-    of_bias = (bias * d).sum(1, keepdim=True) / squares
+    of_bias = (bias * d).sum(1, keepdim=True) / squares.clamp_min(SMALLEST[d.dtype])
     if model.has_sigmoid_features:
         before, of_prior = IN_UNIT.mean**2 / OF_MEAN, h.mean(1, keepdim=True) / IN_UNIT.mean
     else:

@@ -103,7 +103,9 @@ def validated(
 def applies(recipe: Recipe, real: ServerView, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
     """Whether what the shadow said of a recipe says anything of the real federation."""
     extractors = recipe.extractors(real, seed, knowledge)
-    return recipe.shift(real, extractors, seed, knowledge) <= max(UNLIKE * shadow_shift, recipe.negligible)
+    shift = recipe.shift(real, extractors, seed, knowledge)
+    alike = UNLIKE * shadow_shift if math.isfinite(shadow_shift) else 0.0
+    return math.isfinite(shift) and shift <= max(alike, recipe.negligible)
 
 
 def best(psnr_db: Sequence[Tensor]) -> tuple[int, float]:

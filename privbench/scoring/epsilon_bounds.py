@@ -28,12 +28,13 @@ CONFIDENCE = 0.95
 STEPS = 40  # of a bisection
 LARGEST = 700.0  # an epsilon whose exponential is a number
 LARGEST_MU = 60.0
+SMALLEST = 1e-200  # an epsilon that is printed as it is
 ROUNDING = 1e-12  # relative, of a number that is one of few digits but for its binary form
 
 
 def rounded_up(epsilon: float, digits: int = 3) -> float:
     """The least number of so many significant digits that an epsilon is not above, so that a printed claim is true."""
-    if not (math.isfinite(epsilon) and epsilon > 0):
+    if not (math.isfinite(epsilon) and epsilon > SMALLEST):
         return epsilon
     places = digits - 1 - math.floor(math.log10(epsilon))
     return math.ceil(epsilon * 10.0**places * (1 - ROUNDING)) / 10.0**places
@@ -41,7 +42,7 @@ def rounded_up(epsilon: float, digits: int = 3) -> float:
 
 def rounded_down(bound: float, decimals: int = 2) -> float:
     """The greatest number of so many decimals that a lower bound is not below."""
-    return math.floor(bound * 10**decimals * (1 + ROUNDING)) / 10**decimals
+    return math.floor(bound * 10**decimals * (1 + ROUNDING)) / 10**decimals if math.isfinite(bound) else bound
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:

@@ -34,6 +34,7 @@ from privbench.seeds import stream
 LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
 RESAMPLES = 4000  # of numbers that are resampled themselves, as areas under a curve are
 CONFIDENCE = 0.95
+MOST_SPAN = 1e300
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 Counts = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -86,7 +87,7 @@ def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: 
     With `seeds_fixed` every seed is taken once, and its clients and their victims are resampled: what is asked then is what other
     victims of these very networks would have given, as checks of a run ask (reports/records/table_checks.py). Equal values, or
     one, are their own interval. Raises ValueError for no value or one that is not finite. The resampling depends on the places
-    alone, and nothing is drawn: the ends are those of all resamples there are (bootstrap_ends.py).
+    alone, and nothing is drawn: the ends are those of all resamples there are, to 1% of the mean's deviation (bootstrap_ends.py).
     """
     return _interval(tuple(values), tuple((p.seed, p.client) for p in places), seeds_fixed)
 
@@ -94,7 +95,7 @@ def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: 
 @lru_cache(maxsize=65_536)
 def _interval(values: tuple[float, ...], places: tuple[tuple[int, int], ...], seeds_fixed: bool) -> Interval:
     data = np.asarray(values, dtype=np.float64)
-    if not len(data) or len(data) != len(places) or not np.isfinite(data).all():
+    if not len(data) or len(data) != len(places) or not np.isfinite(data).all() or np.ptp(data / 4) > MOST_SPAN:
         raise ValueError("an interval needs at least one value, a place for each, and every value finite")
     mean, seeds = float(data.mean()), len({seed for seed, _ in places})
     if float(np.ptp(data)) == 0:

@@ -16,6 +16,8 @@ OFFICE, OFFICE_TRAINED, OFFICE_FURTHER = (
 )
 # What was trained by that schedule -> the tables with seeds of it, those of its pages before those that were made since.
 ALL_SEEDS = {CIFAR10: (CIFAR10, CIFAR10_FURTHER, TRAINED), OFFICE: (OFFICE, OFFICE_FURTHER, OFFICE_TRAINED)}
+# Private extractors under noise of growing variance.
+NOISE_LEVELS = "noise-levels"
 # FedAvg by that schedule under noise on every local step.
 NOISE_ON_STEPS = "noise-on-steps"
 # What the ladder leaves out by default, on the private extractors of `digits`.

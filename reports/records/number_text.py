@@ -39,15 +39,14 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
 def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
     """A mean with its interval, marked where the seeds are few."""
     plus = "+" if sign else ""
-    exact = (
-        _digits(range_.low, digits) if range_.low > 0 else digits,
-        _digits(range_.high, digits) if range_.high < 0 else digits,
-    )
-    # Rounded first, and 0 added, as what rounds to zero has no sign.
-    mean, low, high = (
-        f"{round(value, places) + 0.0:{plus}.{places}f}"
-        for value, places in zip((range_.mean, range_.low, range_.high), (digits, *exact), strict=True)
-    )
+    nearer = _digits(range_.low if range_.low > 0 else range_.high, digits) if not range_.holds_zero else digits
+
+    def text(value: float) -> str:
+        places = digits if round(value, digits) else nearer
+        # Rounded first, and 0 added, as what rounds to zero has no sign.
+        return f"{round(value, places) + 0.0:{plus}.{places}f}"
+
+    mean, low, high = map(text, (range_.mean, range_.low, range_.high))
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
 
 

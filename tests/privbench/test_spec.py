@@ -439,7 +439,7 @@ def test_what_features_show_under_noise_has_a_revision_of_its_own():
     plain, noised = of("fedsplit", "none"), of("fedsplit", "gaussian:0.001")
     assert noised > plain
     assert of("fedsplit", "clip:1+gaussian:0.001") == of("fedcg", "dp-sgd:epsilon=8") == noised
-    assert of("fedsplit", "clip:1") == of("fedavg", "gaussian:0.001") == plain
+    assert of("fedsplit", "clip:1") == of("fedavg", "gaussian:0.001") == of("fedsplit", "gaussian:0") == plain
     # Of a user's own code nothing is imported.
     assert of("fedsplit", "nowhere:Defense") == of("nowhere:Method", "gaussian:0.001") == noised
     train = presets.train_spec("smoke", "digits", "fedsplit", defense="gaussian:0.001")

@@ -97,6 +97,27 @@ def test_features_of_any_range_come_back(kind):
     assert squared.mean() < (closed_form.least_squares(rows, bias) - h).square().mean() / 2
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-3])
+def test_features_of_any_range_that_noise_hides_are_said_to_be_unknown(scale):
+    rng = torch.Generator().manual_seed(0)
+    h = torch.randn(16, 128, generator=rng, dtype=torch.float64)
+    d = scale * torch.randn(16, 32, generator=rng, dtype=torch.float64)
+    rows = d[:, :, None] * h[:, None] + 0.05 * torch.randn(16, 32, 128, generator=rng, dtype=torch.float64)
+    found, noise = closed_form.of_rank_one(
+        Unbounded(), rows, d + 0.05 * torch.randn(16, 32, generator=rng).double(), 0.05**2
+    )
+    assert ((found - h).square().mean(1) < 9 * noise).all()
+    # Features here vary by 1.
+    assert (noise > 0.3).all()
+
+
+def test_a_gradient_of_zeros_has_finite_features():
+    zeros = torch.zeros(2, 32, 128, dtype=torch.float64)
+    found, noise = closed_form.of_rank_one(MODEL, zeros, zeros[:, :, 0], 1e-3)
+    assert found.isfinite().all()
+    assert noise.isfinite().all()
+
+
 def test_of_one_row_there_is_the_quotient_alone():
     rows, bias = torch.tensor([[[2.0, 4.0]]], dtype=torch.float64), torch.tensor([[2.0]], dtype=torch.float64)
     h, noise = closed_form.of_rank_one(MODEL, rows, bias, 1.0)

@@ -328,6 +328,13 @@ def test_a_shadow_has_the_noise_levels_of_the_victims_and_features_below_it_say_
     view, nets = shadow_federation.real(seen, known(), 0, "test"), [networks()["extractor"]]
     every = dict.fromkeys(range(3), nets)
     assert recipes.moment_shift(view, every, 0, known()) == math.inf
+    unseen, seen_by_one = (
+        SimpleNamespace(extractors=lambda *_: {}, shift=lambda *_, shift=shift: shift, negligible=0.5)
+        for shift in (math.inf, 0.6)
+    )
+    assert not selection.applies(unseen, view, math.inf, 0, known())
+    assert not selection.applies(seen_by_one, view, math.inf, 0, known())
+    assert selection.applies(seen_by_one, view, 0.5, 0, known())
     clear = shadow_federation.real(artifact(smooth_images(3), Y, ("classifier",), noise=1e-9), known(), 0, "test")
     assert recipes.moment_shift(clear, every, 0, known()) < math.inf
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privbench.scoring import bootstrap_ends
-from tests.privbench.scoring.test_statistics import UNEVEN, keys, places, plain_resample
+from tests.privbench.scoring.test_statistics import UNEVEN, At, keys, places, plain_resample
 
 LEVELS = (0.025, 0.3, 0.975)
 
@@ -67,6 +67,22 @@ def test_a_jump_ends_where_it_is():
     rng = np.random.default_rng(2)
     ones = [plain_resample(where, rng)[-1] for _ in range(4000)]
     assert high == pytest.approx(np.quantile(ones, 0.975) / 80, abs=0.02 * np.std(ones) / 80 + 1e-9)
+
+
+def test_clients_of_unequal_size_have_the_ends_of_many_resamples():
+    """One client of 200 victims and four of one: most resamples are of few victims, or of hundreds."""
+    where, rng = [At(0, 0)] * 200 + [At(0, c) for c in range(1, 5)], np.random.default_rng(4)
+    values = rng.normal(0, 1, len(where))
+    means = [np.asarray(counts := plain_resample(where, rng)) @ values / sum(counts) for _ in range(8000)]
+    found = bootstrap_ends.quantiles(list(values), keys(where), LEVELS, seeds_fixed=False)
+    means, near = np.asarray(means), 0.05 * np.std(means)
+    for level, end in zip(LEVELS, found, strict=True):
+        error = 5 * (level * (1 - level) / len(means)) ** 0.5
+        assert (means < end - near).mean() - error <= level <= (means <= end + near).mean() + error
+
+
+def test_where_there_is_one_resample_its_mean_is_the_interval():
+    assert bootstrap_ends.quantiles([1.0, 2.0, 6.0], [(0, 0), (1, 0), (2, 3)], LEVELS, seeds_fixed=True) == [3.0] * 3
 
 
 def test_ends_follow_scale_and_shift_and_the_order_of_victims_does_not_count():

@@ -133,7 +133,7 @@ def test_the_interval_of_a_rate_stays_in_its_range():
     assert statistics.Interval(2.0, -0.5, 11.0, 1).within(0, 100) == (2.0, 0.0, 11.0, 1)
 
 
-@pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, math.inf]])
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, math.inf], [-1e308, 1e308]])
 def test_an_interval_of_nothing_or_of_a_value_that_is_not_finite_is_refused(values):
     with pytest.raises(ValueError, match="at least one value, a place for each, and every value finite"):
         statistics.interval(values, places(1, 1, len(values)))

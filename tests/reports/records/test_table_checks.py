@@ -253,6 +253,7 @@ def test_an_end_that_leaves_out_zero_is_printed_so():
     assert range_text(Interval(mean=4.9, low=0.029, high=9.5), sign=True, digits=1) == "+4.9 [+0.03, +9.5]"
     assert range_text(Interval(mean=-4.9, low=-9.5, high=-0.0031), sign=True, digits=1) == "-4.9 [-9.5, -0.003]"
     assert range_text(Interval(mean=1, low=1e-9, high=2)) == "1.00 [0.00, 2.00]"
+    assert range_text(Interval(mean=0.001, low=0.0001, high=0.0049), sign=True) == "+0.0010 [+0.0001, +0.0049]"
 
 
 def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection():

@@ -72,10 +72,23 @@ def test_the_error_that_is_told_leaves_out_the_noise_of_features():
     how = HOW._replace(exact=False)
     true, other = ({n: t.double() for n, t in networks(seed)["extractor"].items()} for seed in (0, 1))
     told = [calibration.judged(how, pairs_of, [params] * calibration.FOLDS).error for params in (true, other)]
-    # The mean of 2,400 squared gaps of variance 0.001 has a standard deviation of 0.00003.
-    assert told[0] < 0.015
+    # The mean of 2,400 squared gaps of variance 0.001 has a standard deviation of 0.00003, which counts as if the error were 0.1.
+    assert told[0] < 0.03
     between = (features(1, X[:12]) - h).square().mean().sqrt()
     assert told[1] == pytest.approx(float(between), rel=0.2)
+
+
+@pytest.mark.parametrize("too_much", [1.0, 1.1])
+def test_where_all_is_noise_no_extractor_is_judged_to_be_right(too_much):
+    """Also where the variance that is said is a tenth above the noise."""
+    noise = torch.full((12,), 4.0, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(0)
+    h = features(0, X[:12])
+    noisy = h + noise.sqrt().view(-1, 1, 1, 1) * torch.randn(h.shape, generator=rng, dtype=torch.float64)
+    pairs_of = calibration.pairs(X[:12], noisy, None, too_much * noise, MODEL)
+    other = {n: t.double() for n, t in networks(1)["extractor"].items()}
+    # Features in (0, 1) vary by less than 0.3.
+    assert calibration.judged(HOW._replace(exact=False), pairs_of, [other] * calibration.FOLDS).error > 0.25
 
 
 def test_pairs_count_as_their_extractor_and_their_features_are_wrong():
