@@ -208,7 +208,9 @@ def relative_distance(products: dict[str, Products]) -> Tensor:
 
 
 def layer_scaled_distance(products: dict[str, Products]) -> Tensor:
-    """Mean over parameters of ||g - G||^2 / ||G||^2: every layer counts alike, whatever its scale."""
+    """Mean over parameters of ||g - G||^2 / ||G||^2: every layer counts alike, whatever its scale; 0 where none is observed."""
+    if not products:
+        return torch.zeros(())
     return torch.stack([p.gap / p.observed.clamp_min(1e-300) for p in products.values()]).mean()
 
 

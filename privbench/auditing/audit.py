@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import torch
 from torch import nn
 
 from privbench import registry, written_defense
@@ -19,12 +20,14 @@ from privbench.errors import UserError
 from privbench.networks.module_model import ModuleModel, model_of
 from privbench.networks.module_parts import copied
 from privbench.observation import defended_upload, knowledge
+from privbench.observation.wire import Format
 from privbench.records import victims
 from privbench.scoring import feature_scores
 from privbench.scoring.feature_scores import FeatureScale
 from privbench.system import machine
 from privbench.types import CLASSIFICATION, Artifact, Batch, Truth
 
+MOST_NAMED = 3  # tensors in a note
 SMALLEST_SIDE = 7  # of pictures that are scored: the window of structural similarity
 
 
@@ -37,6 +40,10 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         raise UserError(f"an audit takes a torch.nn.Module, but a {type(module).__name__} was given")
     if foreign := [part for part in request.shared if part not in CLASSIFICATION]:
         raise UserError(f"there is no part '{foreign[0]}'; known: {', '.join(CLASSIFICATION)}")
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UserError("an audit takes the module inside a wrapper for several devices: module.module")
+    if request.mode not in ("train", "eval", None):
+        raise UserError(f"mode is train or eval, but '{request.mode}' was given")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
     loaded, loss = request.load(module), request.declared_loss()
@@ -44,8 +51,12 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     train = loaded.training is not False if request.mode is None else request.mode == "train"
     model = model_of(module, form, train=train, head=request.head, loss=loss)
     _check_extractor(request.extractor, module, model)
+    if loss is None and model.classes == 1:
+        raise UserError(
+            "the module has one output, of which the cross-entropy is 0 for any weights; declare the loss in Python"
+        )
     defense = written_defense.create(request.defense, "update")
-    described = defended_upload.described(defense, received.local, received.batch_size, "float32")
+    described = defended_upload.described(defense, received.local, received.batch_size, _number_format(received))
     seen = observed.artifact_of(model, received, request.shared, described)
     if loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
@@ -63,10 +74,16 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     floors = None
     if truth is not None and scale is not None:
         floors = {name: feature_scores.score(each, truth, scale) for name, each in series.floors.items()}
-    notes = (*loaded.notes, *_notes(module, model))
+    notes = (*loaded.notes, *_notes(module, model, received), *_not_made(rows, missing))
     result = AuditResult(rows, missing, _about(model, received, request), notes, request.out, truth, floors)
     result.write()
     return result
+
+
+def _number_format(received: Received) -> Format:
+    """In which messages came: the coarsest of their tensors'."""
+    kinds = {t.dtype for t in received.messages.values()}
+    return "bf16" if torch.bfloat16 in kinds else "fp16" if torch.float16 in kinds else "float32"
 
 
 def _check_extractor(named: Sequence[str], module: nn.Module, model: ModuleModel) -> None:
@@ -118,6 +135,24 @@ def _scale(model: ModuleModel, truth: Truth | None, images: Batch | None) -> Fea
     return None if truth is None else feature_scores.scale_of_truth(truth)
 
 
+def _taken_as_they_are(module: nn.Module, model: ModuleModel, received: Received) -> list[str]:
+    """What of the state that went down nobody said; counters do not count."""
+    trained = {n for part in (model.extractor_part, model.classifier_part) for n in part.values()[0]}
+    every = [n for n, _ in module.named_parameters()]
+    every += [n for n, t in module.named_buffers() if t.is_floating_point()]
+    lacking = [n for n in every if n not in received.weights and n not in received.buffers]
+    if not lacking:
+        return []
+    if set(every) == set(lacking):
+        return ["Nothing was said of the weights that went down: they are taken as the module has them."]
+    frozen = " (frozen ones among them)" if any(n not in trained for n in lacking) else ""
+    return [f"Not given of what went down{frozen}, and taken as the module has it: {_some(lacking)}."]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+
+
 def _about(model: ModuleModel, received: Received, request: AuditRequest) -> str:
     head = model.classifier.features_layer or "all of it"
     sent = f"{received.count} {'updates' if received.kind == 'update' else 'gradients'} of {received.batch_size} image(s) each"
@@ -125,12 +160,32 @@ def _about(model: ModuleModel, received: Received, request: AuditRequest) -> str
     mode = "train" if model.train else "eval"
     return (
         f"{model.backbone.removeprefix('the module ')} in {mode} mode, head from {head}; {sent}, labels {labels}; "
-        f"defence: {request.defense}."
+        f"loss: {'declared' if model.client_loss is not None else 'cross-entropy, mean over images'}; defence: {request.defense}."
     )
 
 
-def _notes(module: nn.Module, model: ModuleModel) -> tuple[str, ...]:
-    notes = []
+def _not_made(rows: Sequence[AuditRow], missing: Sequence[AttackFailure]) -> list[str]:
+    """That nothing was attacked, where only floors came of it."""
+    if not missing or any(row.name not in registry.FLOORS for row in rows):
+        return []
+    return [
+        f"NOTHING WAS ATTACKED: the rows are floors, which anybody returns without an upload. Of {len(missing)} attacks none could "
+        f"be made, e.g. {missing[0].attack}: {missing[0].reason}"
+    ]
+
+
+def _notes(module: nn.Module, model: ModuleModel, received: Received) -> tuple[str, ...]:
+    notes = [*_taken_as_they_are(module, model, received)]
+    still = [n for n, t in received.messages.items() if received.kind == "update" and not bool(t.any())]
+    if still and len(still) < len(received.messages):
+        notes.append(
+            f"{_some(still)} did not change in any message; freeze what clients do not train (requires_grad False) in the module."
+        )
+    if received.local is not None and received.local.batch is not None and received.local.steps > 1:
+        notes.append(
+            "Which images a client's mini-batches held is not known: each local step is simulated on all of its images, so that "
+            "the true images do not explain all of an update either."
+        )
     if model.train and (drops := model.extractor_part.draws):
         names = ", ".join(name.removeprefix("module.") for name in drops)
         notes.append(

@@ -18,6 +18,7 @@ from privbench.spec import SGD, Adam, checked
 from privbench.tensors import Params
 from privbench.types import LocalSteps
 
+ADAM_EPS = 1e-8  # of simulated steps
 WITHOUT = ("momentum", "dampening", "nesterov", "maximize", "amsgrad", "decoupled_weight_decay")  # in simulated steps
 
 
@@ -79,7 +80,7 @@ def captured(
         received,
         first.training,
         (torch.stack([t.inputs for t in complete]), torch.stack([t.targets for t in complete])) if whole else None,
-        tuple(_notes(round_.number, first, len(round_.messages) - len(chosen), capture)),
+        tuple(_notes(round_.number, first, len(round_.messages) - len(chosen), capture, local)),
     )
 
 
@@ -93,6 +94,16 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
     if used := [name for name in WITHOUT if settings.get(name)]:
         raise UserError(
             f"local steps of {work.optimizer} with {used[0]} are not simulated; add --local-steps and --local-lr"
+        )
+    if several := [name for name in ("lr", "weight_decay", "betas", "eps") if _differs(name, settings.get(name))]:
+        raise UserError(
+            f"{work.optimizer} had several values of {several[0]}, each for a group of parameters, which is not simulated; add "
+            "--local-steps and --local-lr"
+        )
+    if work.optimizer == "Adam" and settings.get("eps", ADAM_EPS) != ADAM_EPS:
+        raise UserError(
+            f"local steps of Adam with eps {settings['eps']} are not simulated, only with {ADAM_EPS:g}; add --local-steps and "
+            "--local-lr"
         )
     rate, decay = settings.get("lr"), settings.get("weight_decay") or 0.0
     if not isinstance(rate, int | float) or not isinstance(decay, int | float):
@@ -114,6 +125,11 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
         raise UserError(f"{work.steps} local steps are more than {limits.STEPS}")
     batch = None if work.batch_size is None or work.batch_size >= examples else work.batch_size
     return LocalSteps(work.steps, setting.model_dump(), batch)
+
+
+def _differs(name: str, value: object) -> bool:
+    """Whether a setting holds the values of several groups (LocalWork.of)."""
+    return isinstance(value, tuple) and not (name == "betas" and len(value) == 2)
 
 
 def _alike(message: Message, first: Message) -> bool:
@@ -143,9 +159,15 @@ def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -
                 raise UserError(
                     f"'{name}' of the weights before has {held}, but shape {list(names.parameters[name])} in the module"
                 )
-            each = [t.float() - before.float() for t in each]
+            each = [_difference(t, before) for t in each]
         stacked[name] = torch.stack(each)
     return stacked
+
+
+def _difference(after: Tensor, before: Tensor) -> Tensor:
+    """In double precision where both are; a small step of it is lost in single."""
+    kind = torch.float64 if after.dtype == before.dtype == torch.float64 else torch.float32
+    return after.to(kind) - before.to(kind)
 
 
 def _check_module(capture: Captured, names: Names) -> None:
@@ -159,8 +181,15 @@ def _check_module(capture: Captured, names: Names) -> None:
             )
 
 
-def _notes(number: int, first: Message, others: int, capture: Captured) -> list[str]:
+def _notes(number: int, first: Message, others: int, capture: Captured, local: LocalSteps | None) -> list[str]:
     notes = []
+    if local is not None and first.local is not None:
+        used = [name for name in (*WITHOUT, "weight_decay") if first.local.settings.get(name)]
+        kept = {"weight_decay"} if local.optimiser.get("weight_decay") else set[str]()
+        if left_out := [name for name in used if name not in kept]:
+            notes.append(
+                f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it."
+            )
     if len(capture.rounds) > 1:
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
     if others:

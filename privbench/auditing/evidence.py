@@ -46,7 +46,8 @@ def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
 
     Each step is on all images at once, whatever the client's mini-batches.
     """
-    params = {p: {n: t.double().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
+    # Of double precision `double` alone is no copy, and the steps below are in place.
+    params = {p: {n: t.double().clone().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
     if seen.local is None:
         return _gradient(seen, params, images, labels)
     setting = optimiser_of(seen.local)

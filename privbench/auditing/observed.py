@@ -65,7 +65,7 @@ def artifact_of(
         client=torch.zeros(received.count, dtype=torch.int64),
         batch_size=received.batch_size,
         image_shape=model.form.shape,
-        labels=_labels(received, model.classes),
+        labels=_labels(received, model.classes, own_loss=model.client_loss is not None),
         defense=dict(defense or {"name": "none"}),
         updates=messages if is_update else {},
         local=received.local,
@@ -83,6 +83,10 @@ def truth_of(images: Tensor, labels: Tensor | None, form: InputForm, artifact: A
             f"the truth of {messages} message(s) of {batch} image(s) should be {[messages, batch, *form.shape]}, but it is "
             f"{list(images.shape)}"
         )
+    if not fits(tuple(images.shape), form):
+        raise UserError(
+            f"true images should end in the axes {list(form.shape)}, but they are {list(images.shape)}; channels come first"
+        )
     x = form.from_data(images.float().reshape(messages, batch, *form.shape))
     if not form.is_vector and not bool(((x >= -1e-3) & (x <= 1 + 1e-3)).all()):
         raise UserError(
@@ -91,13 +95,32 @@ def truth_of(images: Tensor, labels: Tensor | None, form: InputForm, artifact: A
         )
     if labels is not None and labels.numel() != messages * batch:
         raise UserError(f"the truth should have {messages} x {batch} labels, but it has {labels.numel()}")
-    y = torch.full((messages, batch), -1) if labels is None else labels.long().reshape(messages, batch)
+    known = labels is not None and _are_whole(labels)
+    y = labels.long().reshape(messages, batch) if labels is not None and known else torch.full((messages, batch), -1)
     return Truth(x if form.is_vector else x.clamp(0, 1), y)
 
 
-def _labels(received: Received, classes: int) -> Tensor | None:
+def fits(shape: tuple[int, ...], form: InputForm) -> bool:
+    """Whether numbers lie as images do: channels, height and width last, of one channel also without it, or all in a row."""
+    channels, height, width = form.shape
+    ends = [(channels, height, width), (channels * height * width,)]
+    ends += [(height, width)] if channels == 1 else []
+    return any(shape[-len(end) :] == end for end in ends)
+
+
+def _are_whole(labels: Tensor) -> bool:
+    return not labels.is_floating_point() or bool((labels == labels.round()).all())
+
+
+def _labels(received: Received, classes: int, *, own_loss: bool) -> Tensor | None:
     if received.labels is None:
         return None
+    if not _are_whole(received.labels):
+        raise UserError(
+            "labels are whole numbers; put the targets of a regression into a `loss` of your own, and give 0 for each label"
+        )
+    # The loss of one output may be of two classes.
+    classes = max(classes, 2) if own_loss else classes
     count, labels = received.count, received.labels.long()
     if labels.numel() != count * received.batch_size:
         raise UserError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privbench import data, registry
-from privbench.auditing import inputs, tensor_files
+from privbench.auditing import inputs, observed, tensor_files
 from privbench.auditing.captures import FromCapture, captured
 from privbench.auditing.inputs import Received
 from privbench.data.dataset import sound
@@ -209,6 +209,11 @@ class AuditRequest:
             if entered.numel() != numbers:
                 raise UserError(
                     f"the captured truth has inputs of {list(entered.shape[2:])}, not of {list(form.shape)}"
+                )
+            if not observed.fits(tuple(entered.shape), form):
+                raise UserError(
+                    f"the captured truth has inputs of {list(entered.shape[2:])}, not of {list(form.shape)}: name their shape by "
+                    "--input-shape"
                 )
             return form.to_data(form.images(entered.float().reshape(-1, *form.shape))), targets
         assert self.truth is not None, "else it was kept"

@@ -90,7 +90,11 @@ class AuditResult:
         """The table as text."""
         table = self._table()
         return "\n".join(
-            [self.about, render.markdown(table.columns, table.rows), *(f"- {note}" for note in table.notes)]
+            [
+                self.about,
+                render.markdown(table.columns, table.rows),
+                *(f"- {note}" for note in (*table.notes, *self.notes)),
+            ]
         )
 
     def _repr_markdown_(self) -> str:

@@ -28,6 +28,7 @@ KINDS = (".safetensors", ".npz")
 NPY = ".npy"
 HEADER_BYTES = 2**16  # of one member of an npz; NumPy writes 128
 NUMBERS = "biuf"  # NumPy's kinds of numbers
+LARGEST_NUMBER = 8  # bytes; torch has no extended precision
 ITEM_BYTES = 8  # of one number, at most
 SMALL = 2**20  # bytes that any file may announce
 SHRUNK = 64  # how many times its own size an npz may announce: gradients hardly shrink, a file that is made to fill memory does
@@ -116,7 +117,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[in
             raise ValueError(f"array '{short(_name(member))}' is of version {version}")
         shape, _, dtype = readers[version](file, max_header_size=HEADER_BYTES)
         began = file.tell()
-    if dtype.hasobject or dtype.kind not in NUMBERS:
+    if dtype.hasobject or dtype.kind not in NUMBERS or dtype.itemsize > LARGEST_NUMBER:
         raise ValueError(f"array '{short(_name(member))}' holds {dtype}, not numbers; a pickle is never read")
     if member.file_size != began + math.prod(shape) * dtype.itemsize:
         raise ValueError(f"array '{short(_name(member))}' does not have the size that it announces")

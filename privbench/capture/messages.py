@@ -28,13 +28,17 @@ class LocalWork:
 
     @classmethod
     def of(cls, optimizer: Optimizer, *, steps: int | None = None, batch_size: int | None = None) -> LocalWork:
-        """Of one of torch's optimisers: its name, and the settings that all its groups of parameters share."""
+        """Of one of torch's optimisers: its name and settings; where groups of parameters differ in one, all values in a row."""
         first, *others = optimizer.param_groups
-        settings = {
-            name: tuple(value) if isinstance(value, list | tuple) else value
-            for name, value in first.items()
-            if name != "params" and _is_setting(value) and all(group.get(name) == value for group in others)
-        }
+        settings: dict[str, Setting] = {}
+        for name, value in first.items():
+            if name == "params" or not _is_setting(value):
+                continue
+            each = [group.get(name) for group in others]
+            if all(other == value for other in each):
+                settings[name] = tuple(value) if isinstance(value, list | tuple) else value
+            elif all(_is_setting(other) and not isinstance(other, str) for other in (value, *each)):
+                settings[name] = tuple(n for v in (value, *each) for n in (v if isinstance(v, list | tuple) else (v,)))
         return cls(steps, batch_size, type(optimizer).__name__, settings)
 
 

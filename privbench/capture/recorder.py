@@ -66,14 +66,26 @@ class Capture:
         self._messages: list[Message] = []
         self._truths: dict[int, TruthOfMessage] = {}
         self._forward: _Forward | None = None
+        # The parameters' norms when the last backward pass began, and the parameters that it has reached.
+        self._at_backward: tuple[float, ...] | None = None
+        self._reached = set[int]()
         self._steps = 0
         self._hooks: tuple[Any, ...] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of the model, as a client's, holds no copy of what was recorded: its forward passes are not the model's."""
+        return self
 
     def __enter__(self) -> Self:
         """Begins to follow the model's forward passes, which change running statistics, and the steps of its optimisers."""
         self._hooks = (
             self.model.register_forward_pre_hook(self._before_forward),
             register_optimizer_step_post_hook(self._after_step),
+            *(
+                p.register_post_accumulate_grad_hook(self._on_gradient)
+                for p in self.model.parameters()
+                if p.requires_grad
+            ),
         )
         return self
 
@@ -132,6 +144,7 @@ class Capture:
         Raises:
             UserError: There is no gradient, or the parameters are not those at which it was taken.
         """
+        given = gradients is not None
         if gradients is None:
             gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         if not gradients:
@@ -145,8 +158,9 @@ class Capture:
             self._begin_round(None)
             self._broadcasts.append(begun)
         sent = self._names.split(self.model.state_dict())[1] if buffers else {}
-        self._add("gradient", gradients, sent, client, batch_size, labels=labels, truth=truth)
-        self._forward = None
+        mode = None if given else self.model.training
+        self._add("gradient", gradients, sent, client, batch_size, mode, labels=labels, truth=truth)
+        self._forward = self._at_backward = None
         if begun is not None:
             self._finish_round()
 
@@ -184,11 +198,13 @@ class Capture:
         kind: Kind = "weights" if difference is None else "update"
         state = after if difference is None else difference
         parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
-        self._add(kind, parameters, buffers, client, examples, local=local, labels=labels, truth=truth)
+        # What another module sent says nothing of this one's mode.
+        mode = self.model.training if state is None else None
+        self._add(kind, parameters, buffers, client, examples, mode, local=local, labels=labels, truth=truth)
 
-    def _add(
+    def _add(  # noqa: PLR0913 (the parts of one message)
         self, kind: Kind, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], client: int | Sequence[int],
-        examples: int | None, *, local: LocalWork | None = None, labels: Tensor | None = None,
+        examples: int | None, training: bool | None, *, local: LocalWork | None = None, labels: Tensor | None = None,
         truth: tuple[Tensor, Tensor] | None = None,
     ) -> None:  # fmt: skip
         clients = _ascending(client)
@@ -201,7 +217,7 @@ class Capture:
             of=len(clients),
             examples=examples,
             broadcast=self._broadcast_to(clients),
-            training=self.model.training,
+            training=training,
             local=local,
             parameters=copied(parameters),
             buffers=copied(buffers),
@@ -237,11 +253,26 @@ class Capture:
 
     def _before_forward(self, module: nn.Module, _: object) -> None:
         # A compiled graph has no such moment; `_received` then asks for a broadcast where buffers matter.
-        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+        if (
+            torch.compiler.is_compiling()
+            or module is not self.model
+            or not module.training
+            or not torch.is_grad_enabled()
+        ):
             return
         versions = self._versions()
         if self._forward is None or self._forward.versions != versions:
             self._forward = _Forward(versions, copied(self._names.split(module.state_dict())[1]))
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        """Norms show what no version does: steps by hand on `p.data`, and steps behind a forward pass that no hook saw."""
+        # A parameter's second gradient is of another backward pass.
+        if self._at_backward is None or id(parameter) in self._reached:
+            self._at_backward, self._reached = self._norms(), set()
+        self._reached.add(id(parameter))
+
+    def _norms(self) -> tuple[float, ...]:
+        return tuple(float(n) for n in torch._foreach_norm([p.detach() for p in self.model.parameters()]))
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         ours = {id(p) for p in self.model.parameters()}
@@ -263,6 +294,8 @@ class Capture:
                 "no forward pass of the model was seen, and its buffers may have changed since the one of this gradient; "
                 "call seen.broadcast() before it"
             )
+        if self._at_backward is not None and self._at_backward != self._norms():
+            raise UserError(f"the parameters changed since backward(); {LATE}")
         return BroadcastModel(copied(parameters), copied(buffers))
 
     def _check_at_broadcast(self, client: int | Sequence[int]) -> None:

@@ -68,7 +68,12 @@ class ModuleModel(Model):
             return super().loss(logits, labels, weights)
         if weights is not None:
             raise UserError("images of different weights are known for cross-entropy alone")
-        return self.client_loss(logits, labels)
+        loss = self.client_loss(logits, labels)
+        if loss.ndim:
+            raise UserError(
+                f"the declared loss should return one number, as its mean over images, but it has shape {list(loss.shape)}"
+            )
+        return loss
 
     @property
     def is_smooth(self) -> bool:
@@ -140,6 +145,10 @@ def _check_determined(module: nn.Module, entered: Tensor, name: str, *, train: b
     net = ModuleNet(structure(module))
     with torch.no_grad():
         one, other = (net.apply(*net.values(), entered, train=train)[0] for _ in range(2))
+    if not isinstance(one, torch.Tensor):
+        raise UserError(
+            f"{name} returns a {type(one).__name__} in train mode, but an audit takes one tensor of outputs; declare --mode eval"
+        )
     if not torch.equal(one, other):
         raise UserError(
             f"{name} draws at random in train mode, and not by a dropout layer of torch.nn, which could be left out; an attack "

@@ -78,6 +78,8 @@ class UpTo(nn.Module):
     def __init__(self, module: nn.Module, form: InputForm, first: str | None, shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.module, self.form, self.first, self.shape = module, form, first, shape
+        # So that `train` reaches a module that came in eval mode.
+        self.training = module.training
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, c, s, s]."""
@@ -112,6 +114,7 @@ class From(nn.Module):
         """`entered` is the shape [...] of the input of `first` for one image."""
         super().__init__()
         self.module, self.form, self.first, self.shape = module, form, first, entered
+        self.training = module.training
         self.layers = [name for name, each in module.named_modules() if isinstance(each, RecordingLinear)]
         self.dtype = next(module.parameters()).dtype
 

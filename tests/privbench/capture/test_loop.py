@@ -310,10 +310,61 @@ def test_a_gradient_of_a_layer_that_is_frozen_is_not_there_and_one_of_half_preci
     assert torch.equal(sent, model[0].weight.grad.to_dense())
 
 
-def test_settings_that_groups_of_parameters_do_not_share_are_left_out():
+def test_settings_that_groups_of_parameters_do_not_share_stand_in_a_row():
     model = network()
     groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[4].parameters(), "lr": 0.2}]
     local = LocalWork.of(torch.optim.AdamW(groups, betas=(0.8, 0.9)))
-    assert "lr" not in local.settings
+    assert local.settings["lr"] == (0.1, 0.2)
     assert local.settings["betas"] == (0.8, 0.9)
     assert "params" not in local.settings
+
+
+def by_hand(model, optimiser):
+    for p in model.parameters():
+        p.data -= 0.1 * p.grad.data
+
+
+@pytest.mark.parametrize(
+    ("prepare", "forward", "step"),
+    [
+        (nn.Module.eval, lambda model: model, None),
+        (nn.Module.train, lambda model: lambda x: [x := layer(x) for layer in model][-1], None),
+        (nn.Module.eval, lambda model: torch.compile(model, backend="eager"), None),
+        (nn.Module.eval, lambda model: model, by_hand),
+    ],
+    ids=["eval", "layer by layer", "compiled", "by hand"],
+)
+def test_after_the_step_a_gradient_is_refused_however_the_model_ran(prepare, forward, step, tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2))
+    prepare(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    with privbench.capture(model, tmp_path) as seen:
+        for _ in range(2):
+            optimiser.zero_grad()
+            forward(model)(torch.rand(2, 4)).sum().backward()
+            seen.gradient(batch_size=2)
+            optimiser.step() if step is None else step(model, optimiser)
+        optimiser.zero_grad()
+        forward(model)(torch.rand(2, 4)).sum().backward()
+        optimiser.step() if step is None else step(model, optimiser)
+        with pytest.raises(UserError, match="before the optimiser's step"):
+            seen.gradient(batch_size=2)
+
+
+def test_gradients_of_several_backward_passes_are_one_message(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2)).eval()
+    with privbench.capture(model, tmp_path) as seen:
+        for _ in range(3):
+            model(torch.rand(2, 4)).sum().backward()
+        seen.gradient(batch_size=6)
+    (round_,) = read(tmp_path)
+    assert [message.examples for message in round_.messages] == [6]
+
+
+def test_a_copy_of_a_captured_model_copies_nothing_that_was_recorded(tmp_path):
+    model = network()
+    with privbench.capture(model, tmp_path) as seen:
+        seen.broadcast()
+        client = copy.deepcopy(model)
+        hooks = [hook.__self__ for hook in client._forward_pre_hooks.values()]
+        assert all(each is seen for each in hooks)
