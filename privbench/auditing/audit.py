@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import get_args
 
 import torch
 from torch import nn
@@ -44,6 +45,8 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         raise UserError("an audit takes the module inside a wrapper for several devices: module.module")
     if request.mode not in ("train", "eval", None):
         raise UserError(f"mode is train or eval, but '{request.mode}' was given")
+    if request.wire not in (*get_args(Format), None):
+        raise UserError(f"wire is {', '.join(get_args(Format))}, but '{request.wire}' was given")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
     loaded, loss = request.load(module), request.declared_loss()
@@ -56,7 +59,9 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
             "the module has one output, of which the cross-entropy is 0 for any weights; declare the loss in Python"
         )
     defense = written_defense.create(request.defense, "update")
-    described = defended_upload.described(defense, received.local, received.batch_size, _number_format(received))
+    described = defended_upload.described(
+        defense, received.local, received.batch_size, _number_format(received, request.wire)
+    )
     seen = observed.artifact_of(model, received, request.shared, described)
     if loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
@@ -80,8 +85,10 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     return result
 
 
-def _number_format(received: Received) -> Format:
-    """In which messages came: the coarsest of their tensors'."""
+def _number_format(received: Received, declared: Format | None) -> Format:
+    """In which messages came: as declared, or the coarsest of their tensors'."""
+    if declared is not None:
+        return declared
     kinds = {t.dtype for t in received.messages.values()}
     return "bf16" if torch.bfloat16 in kinds else "fp16" if torch.float16 in kinds else "float32"
 

@@ -20,6 +20,7 @@ from privbench.errors import UserError
 from privbench.networks.module_parts import InputForm
 from privbench.observation import observe
 from privbench.observation.format import limits
+from privbench.observation.wire import Format
 from privbench.spec import SGD
 from privbench.tensors import Params
 from privbench.trust import FOLDER
@@ -57,6 +58,7 @@ class AuditRequest:
     settings     of the attacks, by name
     auxiliary    the attacker's images: a data set's name, a folder, a file, or (images, labels)
     defense      as the attacker knows it, e.g. "gaussian:0.001"
+    wire         the number format in which messages were computed or sent: "float32", "bf16", "fp16"; default that of their tensors
     """
 
     received: Received | Path | str | None = None
@@ -83,6 +85,7 @@ class AuditRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)
     auxiliary: str | Path | tuple[Tensor, Tensor] | None = None
     defense: str = "none"
+    wire: Format | None = None
     device: str = "cpu"
     data_dir: Path | None = None
     out: Path = Path("audit")

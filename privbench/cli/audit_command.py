@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -14,6 +14,9 @@ from privbench.errors import UserError
 from privbench.requests.option_types import DataDir, Device
 from privbench.requests.words import settings, several
 from privbench.system import console
+
+if TYPE_CHECKING:
+    from privbench.observation.wire import Format
 
 PARTS = ("extractor", "classifier")
 File = Path | None
@@ -42,6 +45,12 @@ class SentOptions:
     labels: Annotated[str | None, typer.Option(help="The images' labels, where they are known, e.g. 3,7,1.")] = None
     shared: Annotated[str, typer.Option(help="The parts that clients send.")] = "extractor,classifier"
     defense: Annotated[str, typer.Option(metavar="NAME[:SETTINGS]", help="As the attacker knows it.")] = "none"
+    wire: Annotated[
+        str | None,
+        typer.Option(
+            help="Number format in which messages were computed or sent: float32, bf16 or fp16; default that of their tensors."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +141,8 @@ def audit(
             std=numbers("std", entering.std), range=ends(entering.range_), mode=modes[entering.mode],
             head=split.get("classifier", ()), extractor=split.get("extractor", ()),
             shared=several(sent.shared, None) or (), attack=tuple(attacker.attack or [registry.LADDER]),
-            settings=settings(attacker.attack_set), auxiliary=attacker.auxiliary, defense=sent.defense, device=device,
-            data_dir=data_dir, out=out,
+            settings=settings(attacker.attack_set), auxiliary=attacker.auxiliary, defense=sent.defense,
+            wire=cast("Format | None", sent.wire), device=device, data_dir=data_dir, out=out,
         ),
     )  # fmt: skip
     terminal.show(result.report(), out / f"{results.STEM}.md", console.results())

@@ -71,6 +71,20 @@ def test_messages_in_half_precision_are_attacked_as_rounded_ones(dtype, tmp_path
     assert psnr(result) == pytest.approx(psnr(exact), abs=1)
 
 
+def test_gradients_of_mixed_precision_are_attacked_once_their_rounding_is_declared(tmp_path):
+    module, x = cnn(), smooth()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(module(x), Y)
+    loss.backward()
+    sent = {n: p.grad.clone() for n, p in module.named_parameters()}
+    with pytest.raises(UserError, match="rounded to bf16 or fp16 look alike, and are declared by --wire"):
+        privbench.audit(module, gradients=sent, truth=(x, Y), out=tmp_path, **BRIEF)
+    result = privbench.audit(module, gradients=sent, truth=(x, Y), wire="bf16", out=tmp_path, **BRIEF)
+    assert psnr(result) > 15
+    with pytest.raises(UserError, match="wire is float32, bf16, fp16, but 'half' was given"):
+        privbench.audit(module, gradients=sent, truth=(x, Y), wire="half", out=tmp_path, **BRIEF)
+
+
 def test_images_whose_axes_are_in_another_order_are_refused(tmp_path):
     module, x = cnn(), smooth()
     with pytest.raises(UserError, match=r"true images should end in the axes .* channels come first"):
