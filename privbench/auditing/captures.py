@@ -194,6 +194,10 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
     if others:
         notes.append(f"{others} messages of this round came about otherwise than its first, and were left out.")
+    if any(t.is_floating_point() for t in first.buffers.values()):
+        notes.append(
+            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
+        )
     if first.aggregate:
         notes.append(
             f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."
