@@ -44,9 +44,9 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise UserError("an audit takes the module inside a wrapper for several devices: module.module")
     if request.mode not in ("train", "eval", None):
-        raise UserError(f"mode is train or eval, but '{request.mode}' was given")
+        raise UserError(f"--mode takes train or eval, but '{request.mode}' was given")
     if request.wire not in (*get_args(Format), None):
-        raise UserError(f"wire is {', '.join(get_args(Format))}, but '{request.wire}' was given")
+        raise UserError(f"--wire takes {', '.join(get_args(Format))}, but '{request.wire}' was given")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
     loaded, loss = request.load(module), request.declared_loss()

@@ -120,8 +120,6 @@ def audit(
     for name in attacker.attack or []:
         if name not in registry.LADDERS:
             registry.typed("attack", name)
-    if entering.mode not in ("train", "eval", None):
-        raise UserError(f"--mode takes train or eval, but '{entering.mode}' was given")
     console.announce(f"audit: {model}; the result goes to {out}")
     build = registry.function("model", model)
     from privbench.auditing import audit as audits
@@ -130,7 +128,6 @@ def audit(
     from reports.tables import terminal
 
     split = split_of(entering.split)
-    modes: dict[str | None, Literal["train", "eval"] | None] = {"train": "train", "eval": "eval", None: None}
     result = audits.audit(
         built(model, build),
         AuditRequest(
@@ -138,7 +135,8 @@ def audit(
             batch_size=sent.batch_size, local_steps=sent.local_steps, local_lr=sent.local_lr,
             labels=whole_numbers("labels", sent.labels), truth=attacker.truth,
             input_shape=whole_numbers("input-shape", entering.input_shape), mean=numbers("mean", entering.mean),
-            std=numbers("std", entering.std), range=ends(entering.range_), mode=modes[entering.mode],
+            std=numbers("std", entering.std), range=ends(entering.range_),
+            mode=cast('Literal["train", "eval"] | None', entering.mode),
             head=split.get("classifier", ()), extractor=split.get("extractor", ()),
             shared=several(sent.shared, None) or (), attack=tuple(attacker.attack or [registry.LADDER]),
             settings=settings(attacker.attack_set), auxiliary=attacker.auxiliary, defense=sent.defense,

@@ -6,7 +6,6 @@ Intervals are the reports' (privbench/scoring/statistics.py). docs/appendix/metr
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -74,7 +73,6 @@ class Floor(NamedTuple):
 
 def scores_of(victims: Sequence[Victim]) -> Scores:
     """Means over some victims, at least one."""
-    per_seed = Counter(v.seed for v in victims).values()
     return Scores(
         psnr_db=fmean([v.psnr_db for v in victims]),
         psnr_raw_db=mean([v.psnr_raw_db for v in victims]),
@@ -82,7 +80,7 @@ def scores_of(victims: Sequence[Victim]) -> Scores:
         lpips=mean([v.lpips for v in victims]),
         feature_error=mean([v.feature_error for v in victims]),
         identification=fmean([v.identification for v in victims]),
-        identification_chance=len(per_seed) / len(victims),
+        identification_chance=len({v.seed for v in victims}) / len(victims),
         label_accuracy=fmean([v.label_accuracy for v in victims]),
         worst_db=fmean(sorted((v.psnr_db for v in victims), reverse=True)[: math.ceil(TAIL * len(victims))]),
         exposed=fmean([v.psnr_db > EXPOSED_DB for v in victims]),

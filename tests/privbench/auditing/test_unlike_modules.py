@@ -81,7 +81,7 @@ def test_gradients_of_mixed_precision_are_attacked_once_their_rounding_is_declar
         privbench.audit(module, gradients=sent, truth=(x, Y), out=tmp_path, **BRIEF)
     result = privbench.audit(module, gradients=sent, truth=(x, Y), wire="bf16", out=tmp_path, **BRIEF)
     assert psnr(result) > 15
-    with pytest.raises(UserError, match="wire is float32, bf16, fp16, but 'half' was given"):
+    with pytest.raises(UserError, match="--wire takes float32, bf16, fp16, but 'half' was given"):
         privbench.audit(module, gradients=sent, truth=(x, Y), wire="half", out=tmp_path, **BRIEF)
 
 
@@ -162,7 +162,7 @@ def test_a_module_with_batch_norm_that_comes_in_eval_mode_is_audited_in_train_mo
     ("module", "said", "message"),
     [
         (nn.DataParallel(cnn()), {}, "takes the module inside a wrapper for several devices: module.module"),
-        (cnn(), {"mode": "Train"}, "mode is train or eval, but 'Train' was given"),
+        (cnn(), {"mode": "Train"}, "--mode takes train or eval, but 'Train' was given"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(module, said, message, tmp_path):

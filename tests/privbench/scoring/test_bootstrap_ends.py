@@ -24,6 +24,14 @@ def every_mean(values, where):
     )
 
 
+def check(found, means):
+    """Ends are quantiles of some resamples' means, to five standard errors of a share of them and to what SMOOTH spreads jumps by."""
+    means, near = np.asarray(means), 0.05 * np.std(means)
+    for level, end in zip(LEVELS, found, strict=True):
+        error = 5 * (level * (1 - level) / len(means)) ** 0.5
+        assert (means < end - near).mean() - error <= level <= (means <= end + near).mean() + error
+
+
 def test_the_ends_are_those_of_every_resample():
     """3 seeds of 2 victims: 27 times 64 resamples, all as likely; between two of them lie 4% of the mean's spread at most."""
     where = places(3, 1, 2)
@@ -51,11 +59,7 @@ def test_the_ends_are_those_of_many_plain_resamples(where, seeds_fixed):
             counts = np.asarray(plain_resample(where, rng), dtype=float)
         means.append(counts @ values / counts.sum())
     found = bootstrap_ends.quantiles(list(values), keys(where), LEVELS, seeds_fixed=seeds_fixed)
-    means, near = np.asarray(means), 0.05 * np.std(means)
-    for level, end in zip(LEVELS, found, strict=True):
-        # Five standard errors of a share of 20,000; jumps are spread by SMOOTH.
-        error = 5 * (level * (1 - level) / len(means)) ** 0.5
-        assert (means < end - near).mean() - error <= level <= (means <= end + near).mean() + error
+    check(found, means)
 
 
 def test_a_jump_ends_where_it_is():
@@ -75,10 +79,7 @@ def test_clients_of_unequal_size_have_the_ends_of_many_resamples():
     values = rng.normal(0, 1, len(where))
     means = [np.asarray(counts := plain_resample(where, rng)) @ values / sum(counts) for _ in range(8000)]
     found = bootstrap_ends.quantiles(list(values), keys(where), LEVELS, seeds_fixed=False)
-    means, near = np.asarray(means), 0.05 * np.std(means)
-    for level, end in zip(LEVELS, found, strict=True):
-        error = 5 * (level * (1 - level) / len(means)) ** 0.5
-        assert (means < end - near).mean() - error <= level <= (means <= end + near).mean() + error
+    check(found, means)
 
 
 def test_where_there_is_one_resample_its_mean_is_the_interval():
