@@ -25,7 +25,7 @@ def every_mean(values, where):
 
 
 def check(found, means):
-    """Ends are quantiles of some resamples' means, to five standard errors of a share of them and to what SMOOTH spreads jumps by."""
+    """Ends are quantiles of some resamples' means, to five standard errors of a share of them and to what jumps are spread by."""
     means, near = np.asarray(means), 0.05 * np.std(means)
     for level, end in zip(LEVELS, found, strict=True):
         error = 5 * (level * (1 - level) / len(means)) ** 0.5
