@@ -51,6 +51,8 @@ class Calibrated:
     revision: ClassVar[int] = 2
     # 3: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 3
+    # 4: a batch that cannot be separated costs its own images alone
+    batches_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "refine_steps": 5}}
 
     def reconstruct(

@@ -50,6 +50,8 @@ class Chained:
     revision: ClassVar[int] = 3
     # 4: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 4
+    # 5: a batch that cannot be separated costs its own images alone
+    batches_revision: ClassVar[int] = 5
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5, "again_steps": 5, "refine_steps": 5}
     }

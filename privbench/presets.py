@@ -322,7 +322,8 @@ def _other_images(
 
 def revision_of(cell: CellSpec) -> int:
     """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
-    return 0 if cell.attack is None else registry.revision(cell.attack, cell.train.method, cell.train.defense)
+    train = cell.train
+    return 0 if cell.attack is None else registry.revision(cell.attack, train.method, train.defense, cell.batch_size)
 
 
 def is_of_today(cell: CellSpec) -> bool:
@@ -376,7 +377,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else registry.revision(attack, train.method, train.defense),
+        "attack_revision": 0 if attack is None else registry.revision(attack, train.method, train.defense, batch),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }

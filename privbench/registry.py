@@ -361,17 +361,20 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
-def revision(attack: str, method: str, defense: str) -> int:
+def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
     """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    Its class's `revision`, and where features are noised its `noised_features_revision`, if that is higher; 0 where the class says
-    neither. UserError where it cannot be imported. A cell stores it (privbench/spec.py).
+    The highest of its class's `revision`, where features are noised its `noised_features_revision`, and of several images per
+    gradient its `batches_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
+    (privbench/spec.py).
     """
     plugin = resolve("attack", attack)
-    of_all = int(getattr(plugin, "revision", 0))
-    return (
-        max(of_all, int(getattr(plugin, "noised_features_revision", 0))) if noised_features(method, defense) else of_all
-    )
+    kinds = {
+        "revision": True,
+        "noised_features_revision": noised_features(method, defense),
+        "batches_revision": batch_size > 1,
+    }
+    return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
 
 
 def noised_features(method: str, defense: str) -> bool:

@@ -15,6 +15,7 @@ there, and the reconstruction says so: by its trace, and in a note.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -99,13 +100,19 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Pro
 
 
 def of_kept(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Artifact | None:
-    """Uploads that an attacker has besides the victims' as uploads of one image each; None where batches cannot be taken apart."""
+    """Uploads that an attacker has besides the victims' as uploads of one image each; None where no batch can be taken apart.
+
+    The gradients of the images of a batch that cannot be are NaN, so that they keep their places and show nothing.
+    """
     if artifact.batch_size == 1:
         return artifact
     if not disaggregation.possible(artifact):
         return None
     batches = separated(artifact, knowledge, seed, progress)
-    return singles(artifact, batches) if bool(batches.sound.all()) else None
+    if not bool(batches.sound.any()):
+        return None
+    shown = batches.sound[:, None, None, None, None]
+    return singles(artifact, batches._replace(h=batches.h.where(shown, math.nan)))
 
 
 def singles(artifact: Artifact, batches: Disaggregated) -> Artifact:
@@ -116,7 +123,7 @@ def singles(artifact: Artifact, batches: Disaggregated) -> Artifact:
     y, entered = batches.labels.flatten(), batches.h.flatten(0, 1)
     if artifact.model.dropout:
         size = entered.abs()
-        entered = entered.where(size > closed_form.BLURRED * size.amax((1, 2, 3), keepdim=True), 0.0)
+        entered = entered.masked_fill(size <= closed_form.BLURRED * size.amax((1, 2, 3), keepdim=True), 0.0)
     each = [gradient_of(artifact, *one) for one in zip(entered, y, strict=True)]
     return replace(
         artifact,

@@ -144,10 +144,11 @@ class Model:
         raise UserError(f"unknown part '{part}'; known: extractor, classifier, generator, discriminator")
 
     def train_mode(self, batch_size: int) -> bool:
-        """Whether a client takes the gradient of this many images in train mode, as in training (privbench/observation/observe.py).
+        """Whether a client takes the gradient of this many images in train mode, as in training.
 
-        One image has no batch statistics: at 32x32 ResNet-18 leaves a single value per channel, whose normalisation is 0 whatever
-        the image (and which torch refuses). So its gradient is taken in eval mode.
+        It does so in privbench/observation/client_message.py. One image has no batch statistics: at 32x32 ResNet-18 leaves a
+        single value per channel, whose normalisation is 0 whatever the image (and which torch refuses). So its gradient is taken in
+        eval mode.
         """
         return batch_size > 1
 

@@ -3,7 +3,7 @@
 The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
 mini-batch holds, from one shuffle after another, which no server sees. Images are not flipped. The optimiser is that of the task
 stage with fresh moments, or that of a defence of single images, or plain SGD at a rate of its own. The loss is the one whose
-gradient would be attacked (privbench/observation/observe.py).
+gradient would be attacked (privbench/observation/client_message.py).
 A server that receives weights in place of gradients computes this change from them. It knows K, the size of mini-batches and the
 optimiser, as federated protocols fix them.
 """

@@ -1,16 +1,9 @@
-"""observe(victim batches) -> what the server sees: derived from what the method declares to send, it cannot return more.
-
-Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
-statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
-statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
-with Geiping et al. 2020: one image has no batch statistics (Model.train_mode). LeNet-5 knows no such difference.
-"""
+"""observe(victim batches) -> what the server sees: derived from what the method declares to send, it cannot return more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,11 +12,11 @@ from privbench.data.dataset import SIDE
 from privbench.data.readers.resize import pixels
 from privbench.defense import Defense
 from privbench.errors import UserError
-from privbench.methods.base import Method, MiniBatch, Nets, RoundClock, SamplingContext
+from privbench.methods.base import Method, RoundClock, SamplingContext
 from privbench.networks.model import Model
-from privbench.observation import chosen_victims, defended_upload, local_update, secure_sums, wire
+from privbench.observation import chosen_victims, client_message, defended_upload, secure_sums, wire
 from privbench.observation.chosen_victims import ChosenImages
-from privbench.seeds import stream
+from privbench.observation.client_message import ObservedRound
 from privbench.tensors import Parts
 from privbench.training.state import Isolated, Snapshot
 from privbench.types import (
@@ -74,40 +67,6 @@ def pooled(sets: Sequence[Images], image_size: int = SIDE) -> Batch:
     return Batch(images, torch.cat([v.labels[::nth] for v in sets]))
 
 
-def client_gradient(
-    model: Model,
-    snapshot: Snapshot,
-    client: int,
-    batch: MiniBatch,
-    method: Method,
-    parts: tuple[str, ...],
-    clock: RoundClock,
-    *,
-    train: bool,
-) -> Parts:
-    """grad over `parts` of the observed loss of one victim batch, at the networks client `client` starts the round with.
-
-    `train`: in train mode, as in training (privbench.networks.model.Model.train_mode).
-    """
-    whole, buffers = snapshot.networks(client)
-    params = {p: {n: t.detach() for n, t in whole[p].items()} for p in CLASSIFICATION}
-    leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
-    trains = CLASSIFICATION if train else ()
-    server = snapshot.received(client)
-    received = Nets(model, server.params, server.buffers)
-    nets = Nets(model, params, buffers, trains, received=received)
-    loss = nets.penalised(method.observed().loss(nets, batch, clock))
-    grads = iter(torch.autograd.grad(loss, leaves))
-    return {p: {n: next(grads) for n in params[p]} for p in parts}
-
-
-def _by_image(view: Callable[..., Parts], batch: MiniBatch, parts: tuple[str, ...]) -> list[Parts]:
-    """The gradient of every image of a batch by itself."""
-    rows = [slice(b, b + 1) for b in range(len(batch.labels))]
-    each = [MiniBatch(batch.images[r], batch.labels[r], {n: t[r] for n, t in batch.noise.items()}) for r in rows]
-    return [view(one, parts=parts) for one in each]
-
-
 def observe(  # noqa: PLR0913 (what an observation depends on)
     snapshot: Snapshot,
     federation: Federation,
@@ -152,32 +111,14 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
             federation, victims, batch_size, seed, model.image_size, method.client_tasks, summed=summed, of=of
         )
     images, labels, clients, named = chosen
-    trained = tuple(p for p in CLASSIFICATION if p in method.observed().trains) if visible else ()
-    clock = RoundClock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
     counts = federation.label_counts() if method.uploads_counts else None
-    shape = (batch_size,) if local is None else (local.steps, batch_size)
-    sent = []
-    for v, k in enumerate(clients.tolist() if visible else ()):
-        noise = {
-            name: draw.sample(shape, SamplingContext(model, counts), stream(seed, named, v, name))
-            for name, draw in method.observed().draws.items()
-        }
-        batch = MiniBatch(images[v], labels[v], noise)
-        if local is not None:
-            rng = local_update.defence_stream(seed, named, v)
-            sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, clock, rng))
-            continue
-        rng = stream(seed, named, v, "defence")
-
-        view = partial(
-            client_gradient, model, snapshot, k, method=method, clock=clock, train=model.train_mode(len(batch.images))
-        )
-        by_image = partial(_by_image, view, batch, trained)
-        exact = defended_upload.represented(
-            defense, partial(view, batch, parts=visible), model, snapshot.networks(k), images[v]
-        )
-        sent.append(defended_upload.gradient(defense, exact, by_image, visible, rng))
-    sent = [wire.rounded(parts, form) for parts in sent]
+    clock = RoundClock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
+    seen = ObservedRound(snapshot, model, method, defense, clock, local, form, SamplingContext(model, counts))
+    sent = [
+        client_message.message(seen, k, Batch(images[v], labels[v]), seed, named, v)
+        for v, k in enumerate(clients.tolist() if visible else ())
+    ]
+    isolated = snapshot.isolated
     uploads = snapshot.uploads if visible else [snapshot.uploads[k] for k in of]
     if summed:
         sent, uploads = (
@@ -185,7 +126,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
             secure_sums.of_networks(defense, uploads, sizes, seed),
         )
         counts = None if counts is None else secure_sums.of_counts(defense, counts, seed)
-        images, labels, clients = _of_sums(images, labels, victims, snapshot.isolated)
+        images, labels, clients = _of_sums(images, labels, victims, isolated)
     artifact = Artifact(
         method=method_name,
         dataset=dataset,
@@ -210,10 +151,8 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         imitated=labels.shape[1] * method.imitated(clock),
         training=training,
         member_weights=secure_sums.shares(sizes, victims) if summed else None,
-        target=None if snapshot.isolated is None else snapshot.isolated.target,
-        others=None
-        if snapshot.isolated is None
-        else Networks(snapshot.isolated.others.params, snapshot.isolated.others.buffers),
+        target=None if isolated is None else isolated.target,
+        others=None if isolated is None else Networks(isolated.others.params, isolated.others.buffers),
         divided=None
         if snapshot.divided is None
         else tuple(Networks(each.params, each.buffers) for each in snapshot.divided),

@@ -12,7 +12,7 @@ from attacks.crafted.gradient_bins import NONE
 from privbench.errors import AttackRefused, UserError
 from privbench.execution import one_attack
 from privbench.methods.base import MiniBatch, RoundClock
-from privbench.observation import artifact_files, observe
+from privbench.observation import artifact_files, client_message
 from privbench.observation.format import files
 from privbench.scoring.image_scores import psnr_of
 from privbench.system import index_files
@@ -32,7 +32,7 @@ def alone_of(seen, truth, shot, setup, client, v):
     size = seen.images_per_client
     own = slice(client * size, (client + 1) * size)
     batch = MiniBatch(truth.images[v, own], truth.labels[v, own], {})
-    return observe.client_gradient(
+    return client_message.client_gradient(
         setup.model, shot, client, batch, setup.method, ("extractor", "classifier"), RoundClock(1, 1), train=False
     )["classifier"]
 

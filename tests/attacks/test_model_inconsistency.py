@@ -15,7 +15,7 @@ from privbench import presets, registry
 from privbench.errors import AttackRefused, UserError
 from privbench.execution import attack_cell, one_attack, preconditions
 from privbench.methods.base import MiniBatch, RoundClock
-from privbench.observation import active_server, artifact_files, knowledge, observe
+from privbench.observation import active_server, artifact_files, client_message, knowledge, observe
 from privbench.observation.format import files
 from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_of
@@ -54,7 +54,7 @@ def attacked(folder, defense="secure-aggregation", attack="model-inconsistency",
 def alone_of(seen, truth, shot, setup, v):
     """The target's gradient of its batch by itself, at what it received."""
     batch = MiniBatch(truth.images[v], truth.labels[v], {})
-    return observe.client_gradient(
+    return client_message.client_gradient(
         setup.model, shot, seen.target, batch, setup.method, ("extractor", "classifier"), RoundClock(1, 1), train=False
     )
 
@@ -84,7 +84,7 @@ def test_the_others_add_to_the_last_bias_and_nothing_else(tmp_path):
     clients = [0, 2]
     batch = MiniBatch(truth.images[0], truth.labels[0], {})
     for k in clients:
-        gradient = observe.client_gradient(
+        gradient = client_message.client_gradient(
             setup.model, shot, k, batch, setup.method, ("extractor", "classifier"), RoundClock(1, 1), train=False
         )
         felt = {f"{p}/{n}" for p, net in gradient.items() for n, t in net.items() if bool((t != 0).any())}

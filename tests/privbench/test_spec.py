@@ -434,7 +434,7 @@ def test_runs_of_other_protocols_keep_their_names(dataset, method, name):
 
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     def of(method, defense):
-        return registry.revision("calibrated", method, defense)
+        return registry.revision("calibrated", method, defense, 1)
 
     plain, noised = of("fedsplit", "none"), of("fedsplit", "gaussian:0.001")
     assert noised > plain
@@ -446,6 +446,19 @@ def test_what_features_show_under_noise_has_a_revision_of_its_own():
     cell = presets.cell_spec("smoke", train, "calibrated")
     assert presets.is_of_today(cell)
     assert not presets.is_of_today(cell.model_copy(update={"attack_revision": plain}))
+
+
+def test_what_is_returned_of_batches_has_a_revision_of_its_own():
+    def of(batch_size, defense="none"):
+        return registry.revision("calibrated", "fedsplit", defense, batch_size)
+
+    assert of(8) > of(1)
+    assert of(8) == of(2) == of(2, "gaussian:0.001")
+    train = presets.train_spec("smoke", "digits", "fedsplit")
+    cell = presets.cell_spec("smoke", train, "calibrated", batch_size=2)
+    assert cell.attack_revision == of(2)
+    assert presets.is_of_today(cell)
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of(1)}))
 
 
 def test_defences_without_noise_are_those_that_say_so():

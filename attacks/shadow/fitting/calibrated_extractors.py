@@ -72,7 +72,7 @@ def from_known(
 ) -> dict[int, Fit]:
     """The fit of every attacked client, from its start.
 
-    All errors are inf where nothing of one client is known, or a batch of known images cannot be separated.
+    All errors are inf where nothing of one client is known, or no batch of known images can be separated.
     """
     clients = view.clients
     images = known.images.to(view.h)

@@ -111,10 +111,14 @@ def followed(
 
 
 def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, unambiguous: bool) -> Pairs:
-    """A round's features in the order of the anchors; with `unambiguous` only labels that stand once count, if any."""
+    """A round's features in the order of the anchors; with `unambiguous` only labels that stand once count, if any.
+
+    An anchor that no round before has shown is no image that was found, and counts for nothing.
+    """
     thought = calibration.features(how, params, anchors.images)
     order = calibration.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
-    counts = order >= 0
+    found = torch.stack([pairs.precision.flatten(1).any(1) for pairs in anchors.seen]).any(0)
+    counts = (order >= 0) & found
     only = calibration.alone(anchors.labels) & counts
     counts = only if unambiguous and bool(only.any()) else counts
     precision = seen.pairs.precision[order] * counts[:, None, None, None]

@@ -11,7 +11,7 @@ after layer2, which is the paper's. Images in [0, 1] are mapped to [-1, 1], as f
 Batch norm normalises with the statistics of the mini-batch in train mode, with running ones in eval mode; the running ones travel
 with the part that they belong to, are averaged like its weights, and no defence acts on them. At 32x32 layer4 is left with one
 value per image and channel, so a batch of ONE image has no statistics there (torch refuses it): see
-privbench/observation/observe.py.
+privbench/observation/client_message.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import torch
 from attacks.calibrated import Calibrated
 from attacks.chained import Chained
 from attacks.common import no_information
+from attacks.features import disaggregation
 from privbench.types import Knowledge, KnownImages, Networks, Outcome
 from tests.builders.small_artifacts import artifact, images_like_the_victims, networks, smooth_images
 
@@ -121,3 +122,36 @@ def test_known_images_of_batches_are_paired_with_the_features_that_are_theirs():
     floor = no_information.class_mean(seen, known).images
     error, worst = (float((images[:, 0] - X[VICTIMS[0]]).square().mean()) for images in (end.images, floor))
     assert error < 0.1 * worst
+
+
+def separates_all_but(monkeypatch, number):
+    """Separation of batches fails for one of them; its features are then noise, as a failed search leaves them."""
+    separate = disaggregation.disaggregate
+
+    def failing(seen, *arguments):
+        batches = separate(seen, *arguments)
+        residual, h = batches.residual.clone(), batches.h.clone()
+        residual[number], h[number] = 1.0, torch.rand(h[number].shape, generator=torch.Generator().manual_seed(0)).to(h)
+        return batches._replace(residual=residual, h=h)
+
+    monkeypatch.setattr(disaggregation, "disaggregate", failing)
+
+
+@pytest.mark.parametrize("attack", [Calibrated(**ENOUGH), Chained(find_steps=40, **ENOUGH)])
+def test_one_batch_that_cannot_be_separated_costs_its_own_images_alone(attack, monkeypatch):
+    rows, extractor = KEPT[0], trained(1)
+    seen = uploads(VICTIMS[:1], [extractor], round_=1)
+
+    def batches(params, round_):
+        return uploads((rows,), [params], round_=round_, batch_size=2, known=True)
+
+    def error():
+        shown = KnownImages(X[rows].view(4, 2, 1, 32, 32), batches(extractor, 1), 0.0)
+        known = replace(knowledge([extractor]), known=shown, rounds=(batches(INITIAL, 0), batches(extractor, 1)))
+        end = attack.reconstruct(seen, known, 0)
+        assert (end.outcome == Outcome.RECONSTRUCTED).all()
+        return float((end.images[:, 0] - X[VICTIMS[0]]).square().mean())
+
+    floor = no_information.class_mean(seen, knowledge([extractor])).images
+    separates_all_but(monkeypatch, 1)
+    assert error() < 0.3 * float((floor[:, 0] - X[VICTIMS[0]]).square().mean())
