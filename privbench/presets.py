@@ -322,8 +322,33 @@ def _other_images(
 
 def revision_of(cell: CellSpec) -> int:
     """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
-    train = cell.train
-    return 0 if cell.attack is None else registry.revision(cell.attack, train.method, train.defense, cell.batch_size)
+    return 0 if cell.attack is None else revision(cell.attack, cell.train.method, cell.train.defense, cell.batch_size)
+
+
+def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
+    """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
+
+    The highest of its class's `revision`, where features are noised its `noised_features_revision`, and of several images per
+    gradient its `batches_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
+    (privbench/spec.py).
+    """
+    plugin = registry.resolve("attack", attack)
+    kinds = {
+        "revision": True,
+        "noised_features_revision": _noises_features(method, defense),
+        "batches_revision": batch_size > 1,
+    }
+    return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
+
+
+def _noises_features(method: str, defense: str) -> bool:
+    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
+
+    Of a user's own code nothing is imported, and it may.
+    """
+    if not any(registry.may_add_noise(*one) for one in written_defense.members(defense)):
+        return False
+    return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
 
 
 def is_of_today(cell: CellSpec) -> bool:
@@ -377,7 +402,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else registry.revision(attack, train.method, train.defense, batch),
+        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }

@@ -13,7 +13,7 @@ import inspect
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -101,7 +101,6 @@ DEFENSES = {
     "soteria": "defenses.soteria:Soteria",
     "precode": "defenses.precode:Precode",
 }
-WITHOUT_VARIANCE = frozenset({"gaussian:0", "gaussian:0.0", "gaussian:variance=0", "gaussian:variance=0.0"})
 WITHOUT_NOISE = frozenset({"none", "clip", "prune", "quantize", "sign", "secure-aggregation", "soteria", "precode"})
 DATASETS = {
     "digits": "privbench.data.digits:load",
@@ -361,30 +360,21 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
-def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
-    """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
+def may_add_noise(defense: str, settings: Sequence[tuple[str, str]]) -> bool:
+    """Whether a defence with settings (field, or nothing for the first; value), as written, may add noise; nothing is imported.
 
-    The highest of its class's `revision`, where features are noised its `noised_features_revision`, and of several images per
-    gradient its `batches_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
-    (privbench/spec.py).
+    It may unless its kind never does, or it is Gaussian noise of variance 0.
     """
-    plugin = resolve("attack", attack)
-    kinds = {
-        "revision": True,
-        "noised_features_revision": noised_features(method, defense),
-        "batches_revision": batch_size > 1,
-    }
-    return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
+    if defense == "gaussian":
+        return any(key in ("", "variance") and not _is_zero(value) for key, value in settings)
+    return defense not in WITHOUT_NOISE
 
 
-def noised_features(method: str, defense: str) -> bool:
-    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
-
-    Of a user's own code nothing is imported, and it may.
-    """
-    if all(w.partition(":")[0] in WITHOUT_NOISE or w in WITHOUT_VARIANCE for w in names.defenses(defense)):
+def _is_zero(value: str) -> bool:
+    try:
+        return float(value) == 0
+    except ValueError:
         return False
-    return method not in METHODS or "extractor" not in resolve("method", method).shared_parts
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

@@ -434,12 +434,14 @@ def test_runs_of_other_protocols_keep_their_names(dataset, method, name):
 
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     def of(method, defense):
-        return registry.revision("calibrated", method, defense, 1)
+        return presets.revision("calibrated", method, defense, 1)
 
     plain, noised = of("fedsplit", "none"), of("fedsplit", "gaussian:0.001")
     assert noised > plain
     assert of("fedsplit", "clip:1+gaussian:0.001") == of("fedcg", "dp-sgd:epsilon=8") == noised
     assert of("fedsplit", "clip:1") == of("fedavg", "gaussian:0.001") == of("fedsplit", "gaussian:0") == plain
+    assert of("fedsplit", "gaussian:variance=0.0,clip=1") == of("fedsplit", "gaussian:0e0,clip=1+sign") == plain
+    assert of("fedsplit", "gaussian:variance=1e-9,clip=1") == of("fedsplit", "gaussian:much") == noised
     # Of a user's own code nothing is imported.
     assert of("fedsplit", "nowhere:Defense") == of("nowhere:Method", "gaussian:0.001") == noised
     train = presets.train_spec("smoke", "digits", "fedsplit", defense="gaussian:0.001")
@@ -450,7 +452,7 @@ def test_what_features_show_under_noise_has_a_revision_of_its_own():
 
 def test_what_is_returned_of_batches_has_a_revision_of_its_own():
     def of(batch_size, defense="none"):
-        return registry.revision("calibrated", "fedsplit", defense, batch_size)
+        return presets.revision("calibrated", "fedsplit", defense, batch_size)
 
     assert of(8) > of(1)
     assert of(8) == of(2) == of(2, "gaussian:0.001")
