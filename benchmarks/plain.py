@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from privbench.methods.base import RoundClock
 from privbench.methods.fedcg import FedCG, mode_seeking
 from privbench.tensors import Params, Parts, average
-from privbench.training.engine import Plan
+from privbench.training.engine.plan import Plan
 from privbench.training.phase_plans import client_plan, server_plan
 from privbench.training.state import Setup, State
 from privbench.types import Artifact

@@ -20,7 +20,7 @@ MOST_FILES = 15
 MOST_LINES_OF_AN_ATTACK = 60  # of code
 # Where batching lives: over clients and seeds, over victims; and over images, for defences that act on each of them.
 VMAP_HOMES = (
-    "privbench/training/engine.py",
+    "privbench/training/engine/stacked.py",
     "attacks/common/batched.py",
     "privbench/training/per_example.py",
 )

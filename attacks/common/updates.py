@@ -18,7 +18,7 @@ from attacks.common.problem import InversionProblem
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
-from privbench.training.engine import ADAM_EPS
+from privbench.training.engine.descent import ADAM_EPS
 from privbench.types import Artifact, LocalSteps
 
 SEVERAL_STEPS = "local steps"  # in place of the name of a defence, of an update that is taken for a gradient

@@ -49,12 +49,12 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         raise UserError(f"--wire takes {', '.join(get_args(Format))}, but '{request.wire}' was given")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
-    loaded, loss = request.load(module), request.declared_loss()
+    loaded = request.load(module)
     received, form = loaded.received, request.form(loaded)
     train = loaded.training is not False if request.mode is None else request.mode == "train"
-    model = model_of(module, form, train=train, head=request.head, loss=loss)
+    model = model_of(module, form, train=train, head=request.head, loss=request.declared_loss())
     _check_extractor(request.extractor, module, model)
-    if loss is None and model.classes == 1:
+    if model.client_loss is None and model.classes == 1:
         raise UserError(
             "the module has one output, of which the cross-entropy is 0 for any weights; declare the loss in Python"
         )
@@ -63,7 +63,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         defense, received.local, received.batch_size, _number_format(received, request.wire)
     )
     seen = observed.artifact_of(model, received, request.shared, described)
-    if loss is not None and seen.labels is None:
+    if model.client_loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
     true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, loaded)
     truth = None if true is None else observed.truth_of(*true, form, seen)

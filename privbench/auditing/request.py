@@ -53,7 +53,7 @@ class AuditRequest:
     head         the submodules of the classifier; default: the longest chain of linear layers at the end
     extractor    submodules before them, where the caller names some: checked, as all that is no head is the extractor
     shared       the parts that clients send
-    loss         "cross-entropy", or (outputs, labels) -> the mean over the batch
+    loss         "cross-entropy", or (outputs, labels) -> the mean over the batch; NLL of log-probabilities is cross-entropy
     attack       names, or "ladder": every attack that can be made
     settings     of the attacks, by name
     auxiliary    the attacker's images: a data set's name, a folder, a file, or (images, labels)

@@ -35,7 +35,7 @@ from privbench.spec import TrainSpec
 from privbench.system import files
 from privbench.tensors import Params
 from privbench.training import checkpoint, harness, history, training_files
-from privbench.training.engine import one_thread
+from privbench.training.engine.alone import one_thread
 from privbench.training.state import Setup, Snapshot
 from privbench.types import Batch, Federation, Images
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from privbench.errors import UserError
@@ -17,11 +18,12 @@ from privbench.networks.layers import UNBOUNDED
 from privbench.networks.model import LastInputs, Model
 from privbench.networks.module_net import ModuleNet
 from privbench.networks.module_parts import ClassifierPart, ExtractorPart, InputForm, by_part, structure
-from privbench.networks.module_split import Cuts, Trace, traced
+from privbench.networks.module_split import CLOSE, Cuts, Trace, traced
 from privbench.tensors import Params, Parts
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [B, Y], labels [B]) -> the mean over the batch
 PROBES = 8  # images of noise on which a module is tried
+TRIALS = 3  # batches of outputs on which a loss is tried, an image of each class in each
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,6 +123,8 @@ def model_of(
     rng = torch.Generator().manual_seed(0)
     probe = torch.rand(PROBES, *form.shape, generator=rng).to(next(module.parameters()))
     trace = traced(module, form.entered(probe), name)
+    if loss is not None and _is_cross_entropy(loss, trace.outputs):
+        loss = None
     _check_determined(module, form.entered(probe), name, train=train)
     cuts = Cuts(module, form, probe, trace, train=train)
     cut = cuts.declared(head) if head else cuts.longest()
@@ -138,6 +142,20 @@ def model_of(
         logits_inputs=None if loss is not None else _last_inputs(trace, cut.classifier),
         is_direct=cut.is_direct,
     )
+
+
+def _is_cross_entropy(loss: Loss, outputs: Tensor) -> bool:
+    """Whether a loss is cross-entropy of outputs like these [B, Y], tried on noise: of log-probabilities NLL is, too."""
+    rng = torch.Generator().manual_seed(0)
+    classes = outputs.shape[1]
+    noise = 3 * torch.randn(TRIALS, classes, classes, generator=rng, dtype=torch.float64)
+    if torch.allclose(outputs.logsumexp(1), outputs.new_zeros(()), atol=CLOSE):
+        noise = noise.log_softmax(2)
+    y = torch.arange(classes)
+    try:
+        return all(torch.allclose(loss(one, y), F.cross_entropy(one, y), rtol=1e-9, atol=1e-12) for one in noise)
+    except Exception:  # noqa: BLE001 (whatever a loss of a user's raises; it is asked again, for what it is meant for)
+        return False
 
 
 def _check_determined(module: nn.Module, entered: Tensor, name: str, *, train: bool) -> None:

@@ -109,9 +109,12 @@ class Cuts:
 
     @property
     def logits_layer(self) -> str:
-        """The layer whose outputs are the module's."""
+        """The layer whose outputs are the module's, or their log-softmax, whose cross-entropy is the same."""
+        outputs = self.trace.outputs
         for call in self.trace.linear:
-            if call.outputs.shape == self.trace.outputs.shape and _is_close(call.outputs, self.trace.outputs):
+            if call.outputs.shape == outputs.shape and (
+                _is_close(call.outputs, outputs) or _is_close(call.outputs.log_softmax(1), outputs)
+            ):
                 return call.name
         return NO_LAYER
 

@@ -26,7 +26,8 @@ from privbench.seeds import stream
 from privbench.spec import SGD, CellSpec, Optimiser, Schedule, optimiser
 from privbench.tensors import Parts
 from privbench.training import defended, per_example
-from privbench.training.engine import PhaseRun, Plan, PrivateSample, StageContext, run_alone
+from privbench.training.engine.alone import run_alone
+from privbench.training.engine.plan import PhaseRun, Plan, PrivateSample, StageContext
 from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining
 

@@ -216,14 +216,19 @@ def _drop(path: Path) -> None:
 
 
 def _keep_checkpoint(folder: Path, round_: int) -> None:
-    """Gives the checkpoint a second name under which it stays: no copy where the file system knows links."""
-    path = full_path(folder, round_)
+    """Gives the checkpoint a second name under which it stays: no copy where the file system knows links.
+
+    Of a run that goes on from that second name, which is all there is of its last round, nothing is to be done.
+    """
+    path, latest = full_path(folder, round_), folder / CHECKPOINT
+    if not latest.exists() and path.exists():
+        return
     with files.writing(path):
         path.unlink(missing_ok=True)
         try:
-            os.link(folder / CHECKPOINT, path)
+            os.link(latest, path)
         except OSError:
-            files.write_bytes(path, (folder / CHECKPOINT).read_bytes())
+            files.write_bytes(path, latest.read_bytes())
 
 
 def finish(folder: Path, spec: TrainSpec, state: State) -> None:

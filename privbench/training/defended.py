@@ -19,7 +19,7 @@ from privbench.seeds import stream
 from privbench.spec import Optimiser, Schedule, TrainSpec, optimiser
 from privbench.tensors import Parts
 from privbench.training import phase_plans
-from privbench.training.engine import LocalDefense
+from privbench.training.engine.plan import LocalDefense
 from privbench.training.state import Setup
 from privbench.types import CLASSIFICATION
 

@@ -20,7 +20,7 @@ from privbench.seeds import stream
 from privbench.spec import Measured
 from privbench.tensors import Parts, average
 from privbench.training import task_evaluation
-from privbench.training.engine import one_thread
+from privbench.training.engine.alone import one_thread
 from privbench.training.state import Prediction, Replica, Setup, State, networks_of
 from privbench.training.task_evaluation import Purpose
 from privbench.types import CLASSIFICATION, Images

@@ -29,9 +29,13 @@ def laid_out(  # noqa: PLR0913 (cached by what a layout depends on)
     omega: float | None = None,
     minimum: int | None = None,
     protocol: str = "fedcg",
+    content: str | None = None,
 ) -> tuple[Federation, str]:
-    """A data set laid out over clients, and the note on what differs from the published one."""
-    loaded = read(dataset, root, domains, image_size)
+    """A data set laid out over clients, and the note on what differs from the published one.
+
+    `content` stands for the files of a folder (`TrainSpec.content`), so that nothing is kept of files that have changed.
+    """
+    loaded = read(dataset, root, domains, image_size, content)
     fed = partition.federate(
         loaded,
         clients=clients,
@@ -46,8 +50,10 @@ def laid_out(  # noqa: PLR0913 (cached by what a layout depends on)
 
 
 @lru_cache(maxsize=1)
-def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
-    """A data set, read once for all seeds of a process and checked."""
+def read(
+    dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int, content: str | None = None
+) -> Dataset:
+    """A data set, read once for all seeds of a process and checked; `content` as of `laid_out`."""
     return sound(data.load(dataset, root, domains, image_size), image_size)
 
 
@@ -74,6 +80,7 @@ def of_data(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
         spec.omega,
         spec.min_per_client,
         spec.protocol,
+        spec.content,
     )
     return fed._replace(flip=fed.flip and spec.flip), note
 

@@ -34,7 +34,7 @@ from privbench.training import (
     phase_plans,
     training_files,
 )
-from privbench.training.engine import UNDEFENDED, PhaseRun, StageContext
+from privbench.training.engine.plan import UNDEFENDED, PhaseRun, StageContext
 from privbench.training.federation import method_of, model_of
 from privbench.training.history import best_rounds
 from privbench.training.local_training import ENGINES, Execution, Learner, Losses

@@ -16,7 +16,9 @@ from privbench import trust
 from privbench.methods.base import Phase, RoundClock
 from privbench.system import cpu, side_by_side
 from privbench.training import defended
-from privbench.training.engine import UNDEFENDED, PhaseRun, StageContext, run_alone, run_stacked
+from privbench.training.engine.alone import run_alone
+from privbench.training.engine.plan import UNDEFENDED, PhaseRun, StageContext
+from privbench.training.engine.stacked import run_stacked
 from privbench.training.phase_plans import client_plan, epochs, features_of, of_round
 from privbench.training.state import Replica, Setup
 from privbench.types import Progress, no_progress

@@ -52,7 +52,7 @@ class ByImage(NamedTuple):
 
 
 def gradients(loss: Loss, trained: Parts, fixed: Parts, buffers: Parts, around: Any, batch: MiniBatch) -> ByImage:
-    """The gradient of every image of a mini-batch by itself; `loss` is that of privbench.training.engine.loss_of.
+    """The gradient of every image of a mini-batch by itself; `loss` is that of engine.stage_state.loss_of.
 
     What a loss leaves in buffers must not depend on images: spectral norm's directions do not; batch norm's statistics do, and
     networks under such a defence have none. So that of the first image is kept.

@@ -15,7 +15,8 @@ from privbench.methods.base import Nets, Phase, SamplingContext, Stage
 from privbench.seeds import stream
 from privbench.spec import Schedule
 from privbench.training import per_example
-from privbench.training.engine import Plan, PrivateSample, one_thread
+from privbench.training.engine.alone import one_thread
+from privbench.training.engine.plan import Plan, PrivateSample
 from privbench.training.state import Replica, Setup
 
 Features = Callable[
@@ -54,7 +55,7 @@ def features_of(setup: Setup, k: int, client: Replica) -> Features:
     """How a phase with `features` obtains those of client k, whose extractor it does not train.
 
     E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only reads them; of every
-    mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine.run_alone).
+    mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine/alone.py).
     """
     nets = Nets(setup.model, client.params, client.buffers)
     size, flip = setup.model.image_size, setup.federation.flip

@@ -4,7 +4,7 @@ Validation tasks are drawn from the validation images of all clients together, t
 split by class, no client has trained on their classes. Every client has tasks of its own, so that the accuracy that a record has of
 a client is that of its tasks. Tasks and mini-batches are the same after every round. The steps are those of the clients' training:
 the same stage and mini-batches, and the schedule's optimiser, which starts afresh; without a defence, as nothing is sent. All
-networks that are fine-tuned at once are stacked (privbench/training/engine.py).
+networks that are fine-tuned at once are stacked (privbench/training/engine/stacked.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from privbench.data.tasks import Task, TaskShape
 from privbench.methods.base import Nets, Phase, RoundClock, SamplingContext
 from privbench.seeds import stream
 from privbench.tensors import moved
-from privbench.training.engine import UNDEFENDED, PhaseRun, Plan, StageContext, one_thread, run_stacked
+from privbench.training.engine.alone import one_thread
+from privbench.training.engine.plan import UNDEFENDED, PhaseRun, Plan, StageContext
+from privbench.training.engine.stacked import run_stacked
 from privbench.training.phase_plans import mini_batches
 from privbench.training.state import Prediction, Replica, Setup, drawn
 from privbench.types import Images

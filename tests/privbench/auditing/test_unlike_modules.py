@@ -136,6 +136,43 @@ def test_a_head_of_one_output_has_two_classes_under_a_loss_of_ones_own(tmp_path)
         )  # fmt: skip
 
 
+class LogProbabilities(nn.Module):
+    """The usual form of torch's own examples: log-softmax as a function, for F.nll_loss."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, x):
+        return F.log_softmax(self.logits(x), dim=1)
+
+
+@pytest.mark.parametrize("module", [LogProbabilities(cnn()), nn.Sequential(*cnn(), nn.LogSoftmax(1))])
+@pytest.mark.parametrize("declared", [{}, {"loss": F.nll_loss}, {"loss": F.cross_entropy}])
+def test_nll_of_log_probabilities_is_cross_entropy(module, declared, tmp_path):
+    """So the labels are read off the last layer, and nobody has to declare them."""
+    x = smooth()
+    sent = gradients_of(module, x, Y, F.nll_loss)
+    result = privbench.audit(module, gradients=sent, truth=(x, Y), out=tmp_path, **declared, **BRIEF)
+    row = result.frame().set_index("attack").loc["matching"]
+    assert row["label_accuracy"] == 1
+    assert row["psnr_db"] > 15
+    assert "loss: cross-entropy" in str(result)
+
+
+def smoothed(outputs, labels):
+    return F.cross_entropy(outputs, labels, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize(
+    ("module", "loss"), [(cnn(), smoothed), (LogProbabilities(cnn()), smoothed), (cnn(), F.nll_loss)]
+)
+def test_other_losses_are_not_taken_for_cross_entropy(module, loss, tmp_path):
+    x = smooth()
+    with pytest.raises(UserError, match="with a loss of your own the labels have to be declared"):
+        privbench.audit(module, gradients=gradients_of(module, x, Y, loss), loss=loss, truth=(x, Y), out=tmp_path)
+
+
 def test_what_was_not_said_of_what_went_down_is_named(tmp_path):
     module, x = cnn(), smooth()
     bare = privbench.audit(module, gradients=gradients_of(module, x), truth=(x, Y), out=tmp_path, **BRIEF)

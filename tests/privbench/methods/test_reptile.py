@@ -19,13 +19,13 @@ from privbench.tensors import average
 from privbench.training import (
     aggregation,
     defended,
-    engine,
     evaluation,
     federation,
     harness,
     phase_plans,
     task_evaluation,
 )
+from privbench.training.engine.alone import run_alone
 from privbench.training.state import Snapshot
 from privbench.types import Images, Knowledge, LocalSteps
 from tests.builders.federations import learn_round
@@ -138,7 +138,7 @@ def test_tasks_tuned_together_are_those_tuned_alone(monkeypatch):
     again = task_evaluation.predictions(setup, state.server, "test")
     for a, b in zip(together, again, strict=True):
         torch.testing.assert_close(a.logits, b.logits)
-    monkeypatch.setattr(task_evaluation, "run_stacked", engine.run_alone)
+    monkeypatch.setattr(task_evaluation, "run_stacked", run_alone)
     for a, b in zip(together, task_evaluation.predictions(setup, state.server, "test"), strict=True):
         torch.testing.assert_close(a.logits, b.logits)
         assert torch.equal(a.labels, b.labels)

@@ -7,7 +7,7 @@ from benchmarks import plain
 from privbench import presets, registry, spec
 from privbench.training import federation as federations
 from privbench.training import harness, phase_plans
-from privbench.training.engine import adam, sgd
+from privbench.training.engine.descent import adam, sgd
 from privbench.training.state import Moments
 from tests.builders.federations import digits_federation, learn_round
 

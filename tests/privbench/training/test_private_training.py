@@ -13,8 +13,10 @@ from privbench.errors import UserError
 from privbench.methods.base import MiniBatch, Phase, RoundClock
 from privbench.methods.fedavg import FedAvg
 from privbench.seeds import stream
-from privbench.training import defended, engine, harness, per_example, phase_plans
-from privbench.training.engine import PhaseRun, StageContext, loss_of
+from privbench.training import defended, harness, per_example, phase_plans
+from privbench.training.engine.descent import ADAM_EPS
+from privbench.training.engine.plan import PhaseRun, StageContext
+from privbench.training.engine.stage_state import loss_of
 from tests.builders.federations import digits_federation, learn_round
 
 pytestmark = pytest.mark.usefixtures("double_precision", "quick_accounts")
@@ -150,7 +152,7 @@ def test_an_epoch_of_dp_adam_equals_its_equations_with_bias_correction_and_witho
         moments[name] = m, v = one * m + (1 - one) * g, two * v + (1 - two) * g.square()
         if corrected:
             m, v = m / (1 - one**step), v / (1 - two**step)
-        return RATE * m / (v.sqrt() + engine.ADAM_EPS)
+        return RATE * m / (v.sqrt() + ADAM_EPS)
 
     expected = by_hand(setup, before, update)
     torch.testing.assert_close(flat(after), flat(expected), rtol=0, atol=1e-10)

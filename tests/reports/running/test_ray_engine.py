@@ -22,7 +22,7 @@ from privbench.records.store import Store
 from privbench.requests.options import TrainingOptions
 from privbench.system import cpu
 from privbench.training import checkpoint
-from privbench.training.engine import one_thread
+from privbench.training.engine.alone import one_thread
 from reports.running import study_plan, study_run
 
 MEMORY = 100 * 2**20  # bytes of the object store of each node
