@@ -23,6 +23,7 @@ from benchmarks.measure import Rows, Way
 from benchmarks.races import Reach
 from privbench import presets
 from privbench.system import cpu, machine
+from privbench.training import local_training
 from privbench.types import Artifact
 from reports.figures import speed
 from reports.records import benchmark_rows
@@ -195,7 +196,7 @@ def kernel_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
 def _one_round(place: torch.device, method: str, amount: Amount) -> Callable[[], object]:
     """A round of one client, so that no second thread takes part."""
     rounds = work.Rounds(method, clients=1, per_client=amount.per_client, place=place)
-    return lambda: rounds.learn("stacked" if place.type == "cuda" else "alone")
+    return lambda: rounds.learn(local_training.usual(place))
 
 
 def projection_rows(

@@ -207,12 +207,15 @@ def schedule_of(
     common = SCHEDULES[preset].model_dump() | (QUICK_BACKBONES.get(backbone, {}) if preset == "quick" else {})
     if preset != "paper":
         return common | (QUICK_METHOD_SCHEDULES.get(method, {}) if preset == "quick" else {})
+    own = OF_METHOD.get(method, protocol)
+    method_fields = common | PROTOCOL_SCHEDULES[own]
     common |= PROTOCOL_SCHEDULES[protocol]
     if dataset in PROTOCOLS[protocol].rounds:
         common |= dict.fromkeys(("rounds", "patience"), PROTOCOLS[protocol].rounds[dataset])
-    method_fields = common | PROTOCOL_SCHEDULES[OF_METHOD.get(method, protocol)]
-    if OF_METHOD.get(method, protocol) == protocol:
+    if own == protocol:
         return common | PAPER_METHOD_SCHEDULES.get(method, {})
+    # The rounds are the protocol's, all of them, as neither paper names an early stop.
+    method_fields |= dict.fromkeys(("rounds", "patience"), common["rounds"])
     if equal_work:
         ratio = common["batch"] / method_fields["batch"]
         method_fields |= {name: common[name] for name in ("local_epochs", "generator_epochs")}

@@ -113,7 +113,7 @@ def restore(
 def snapshot(
     store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, progress: Progress
 ) -> Snapshot:
-    """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
+    """The networks after one round. A round that was not kept, or is damaged, is trained again (harness.state_at)."""
     folder = store.train(spec)
     path = checkpoint.snapshot_path(folder, round_)
     if path.exists():

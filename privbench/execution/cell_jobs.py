@@ -21,7 +21,7 @@ from privbench.records import clients, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import cpu, files, interrupts, locks, machine
-from privbench.training import checkpoint, federation, harness, restoration
+from privbench.training import checkpoint, federation, harness, local_training, restoration
 from privbench.types import Progress, no_progress
 
 LOG = logging.getLogger("privbench")
@@ -205,7 +205,7 @@ def train(
             open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
             if open_:
                 unfinished = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
-                harness.train(*unfinished, place, "stacked" if place.type == "cuda" else "alone", progress)
+                harness.train(*unfinished, place, local_training.usual(place), progress)
             for spec, fed in zip(group, feds, strict=True):
                 clients.write_clients(store, spec, fed)
     for spec in specs:

@@ -66,7 +66,8 @@ class Nets:
 
     Trained parts run in train mode and all others in eval mode, as in FedCG's reference implementation; changed
     batch-norm and spectral-norm state is collected in `after`. `received` are the networks of the last broadcast
-    (subscript g), `clients` the uploads (server stages only), `weights` w_i = |X_i| / sum |X_j|, `counts` n_i^y.
+    (subscript g), `clients` the uploads of those that took part (server stages only), `weights` w_i = |X_i| / sum |X_j|,
+    `counts` n_i^y.
     """
 
     def __init__(

@@ -112,8 +112,10 @@ class FedCG(Method):
 
 
 def mode_seeking(z: Tensor, imitated: Tensor) -> Tensor:
-    """L_div = mean|z1 - z2| / (mean|G(z1) - G(z2)| + eps), z1 and z2 the two halves of the batch."""
+    """L_div = mean|z1 - z2| / (mean|G(z1) - G(z2)| + eps), z1 and z2 the two halves of the batch; 0 of a single image."""
     half = len(z) // 2
+    if not half:
+        return imitated.new_zeros(())
     z_gap = (z[:half] - z[half : 2 * half]).abs().mean()
     feature_gap = (imitated[:half] - imitated[half : 2 * half]).abs().mean()
     return z_gap / (feature_gap + EPS)

@@ -86,9 +86,10 @@ class PowerIteration(NamedTuple):
 
 
 def power_iteration(matrix: Tensor, u: Tensor, *, train: bool) -> PowerIteration:
-    """Miyato et al. 2018: one iteration a call in train mode, none in eval mode, as torch.nn.utils.spectral_norm.
+    """Miyato et al. 2018: one iteration a call in train mode, as torch.nn.utils.spectral_norm, and half of one in eval mode.
 
-    Without derivatives; that of sigma over W, with u and v held constant, is u v'.
+    There u stays and v follows the weights, where torch keeps the v of the last call in train mode. Without derivatives; that of
+    sigma over W, with u and v held constant, is u v'.
     """
     matrix = matrix.detach()
     v = _unit(matrix.mT @ u)

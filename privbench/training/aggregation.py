@@ -33,7 +33,7 @@ def collect(setup: Setup, state: State, round_: int) -> Sum | None:
     if sums(setup, taking_part):
         params, buffers, whole = summed(setup, messages, round_)
     else:
-        weights = _weights(setup, taking_part)
+        weights = weights_of(setup, taking_part)
         params, buffers = (
             {part: average([m[group][part] for m in messages], weights) for part in setup.method.shared_parts}
             for group in range(len(GROUPS))
@@ -73,7 +73,7 @@ def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Par
     return {p: {n: received[p][n] + t for n, t in change[p].items()} for p in change}, buffers
 
 
-def _weights(setup: Setup, part: Sequence[int]) -> Tensor:
+def weights_of(setup: Setup, part: Sequence[int]) -> Tensor:
     """What the messages of some clients count for in their average, by their numbers of training images: [len(part)] with sum 1."""
     if len(part) == len(setup.weights):
         return setup.weights

@@ -94,6 +94,9 @@ def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
     """
     for path in (folder / CHECKPOINT, folder / PREVIOUS):
         if path.exists() and (state := _whole(path, spec, device)) is not None:
+            # A kill after the checkpoint was written may have left it without its second name.
+            if path.name == CHECKPOINT and _stays(spec, state) and not full_path(folder, state.round).exists():
+                _keep_checkpoint(folder, state.round)
             return state
     return nearest(folder, spec, spec.schedule.rounds, device)
 
@@ -189,12 +192,18 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     for number in _numbers(folder, "round"):
         if number not in snapshots and number < state.round:
             _drop(snapshot_path(folder, number))
+    if _stays(spec, state):
+        _keep_checkpoint(folder, state.round)
     if spec.schedule.rounds >= LONG:
-        if state.round in FULL_ROUNDS or state.round == best_round(state.history):
-            _keep_checkpoint(folder, state.round)
         for number in _numbers(folder, "full"):
             if number not in checkpoints and number < state.round:
                 _drop(full_path(folder, number))
+
+
+def _stays(spec: TrainSpec, state: State) -> bool:
+    """Whether the whole checkpoint of the round that has just ended stays while training goes on."""
+    is_one_of_them = state.round in FULL_ROUNDS or state.round == best_round(state.history)
+    return is_one_of_them and spec.schedule.rounds >= LONG
 
 
 def stored_rounds(spec: TrainSpec, rounds: Sequence[dict[str, Any]]) -> tuple[set[int], set[int]]:

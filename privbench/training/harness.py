@@ -175,15 +175,21 @@ def learn(
 
     sums = [aggregation.collect(each, state, clock.round) for each, state in zip(setups, states, strict=True)]
     for phase in setup.method.server():
+        if not phase_plans.length(phase, schedule):
+            continue
         job = PhaseRun(setup.model, phase, clock, defended.optimisers(setup, phase, defended=False))
         plans = [phase_plans.server_plan(each, clock.round, phase) for each in setups]
-        context = [
-            StageContext(None, tuple(state.uploads), each.weights, each.counts)
-            for each, state in zip(setups, states, strict=True)
-        ]
+        context = [_at_server(each, state, clock.round) for each, state in zip(setups, states, strict=True)]
         servers = [st.server for st in states]
         losses |= local_training.columns(engine(job, servers, context, plans, [UNDEFENDED] * len(states)))
     return Learned(losses, sums)
+
+
+def _at_server(setup: Setup, state: State, round_: int) -> StageContext:
+    """What the server's losses see of a round: the uploads of the clients that took part, and what each counts for among them."""
+    part = list(setup.taking_part(round_))
+    counts = None if setup.counts is None else setup.counts[part]
+    return StageContext(None, tuple(state.uploads[k] for k in part), aggregation.weights_of(setup, part), counts)
 
 
 def measure(
@@ -246,7 +252,11 @@ def train(
 
 
 def state_at(setup: Setup, folder: Path, round_: int, progress: Progress = no_progress) -> State:
-    """The whole state after `round_` rounds: trained again from the nearest that `folder` kept, to the same numbers."""
+    """The whole state after `round_` rounds: trained again from the nearest that `folder` kept.
+
+    On a CPU to the same numbers. On a GPU, where seeds train together, sums of one seed alone may be taken in another order, so
+    that the numbers are the same up to rounding and what training makes of it.
+    """
     state = state_of(setup, folder, checkpoint.nearest(folder, setup.spec, round_, setup.device))
     advance(setup, state, round_, progress)
     return state
@@ -256,7 +266,7 @@ def advance(setup: Setup, state: State, round_: int, progress: Progress = no_pro
     """Trains a state on, in place, until `round_` rounds are behind it."""
     while state.round < round_:
         progress(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
-        train_round([setup], [state], "alone")
+        train_round([setup], [state], local_training.usual(setup.device))
 
 
 def state_of(setup: Setup, folder: Path, saved: State | None) -> State:

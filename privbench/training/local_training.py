@@ -31,6 +31,11 @@ Losses = dict[str, list[float]]  # by stage
 LONG_RUN, LONG_ROUND = 20_000, 2_000
 
 
+def usual(device: torch.device) -> Execution:
+    """How runs train on a device: stacked on a GPU, where seeds train together, else each client alone."""
+    return "stacked" if device.type == "cuda" else "alone"
+
+
 class Learner(NamedTuple):
     """A client that trains in a round."""
 

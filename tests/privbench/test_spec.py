@@ -140,6 +140,17 @@ def test_a_protocol_is_the_schedule_of_every_method_in_its_comparison():
     assert (each["fedavg"].client_steps, each["fedavg"].batch) == (20, 64)
 
 
+@pytest.mark.parametrize("dataset", ["cifar10", "fmnist"])
+@pytest.mark.parametrize(
+    ("method", "other"), [("nfl-cgan", "fedmd-cg"), ("fedmd-cg", "nfl-cgan"), ("nfl-cgan", "fedcg")]
+)
+def test_a_method_with_a_schedule_of_its_own_has_all_of_it_under_another_protocol(dataset, method, other):
+    own = presets.train_spec("paper", dataset, method).schedule
+    under = presets.train_spec("paper", dataset, method, protocol=other).schedule
+    rounds = presets.train_spec("paper", dataset, "fedavg", protocol=other).schedule.rounds
+    assert under == own.model_copy(update={"rounds": rounds, "patience": rounds})
+
+
 def test_settings_at_their_usual_values_are_not_written():
     plain = presets.train_spec("quick", "digits", "fedavg")
     assert not {"protocol", "flip", "measured"} & set(plain.model_dump())

@@ -155,6 +155,18 @@ def test_a_folder_with_other_content_is_another_run(tmp_path):
     assert len(federations.of(three, None)[0].clients) == 4
 
 
+def test_a_folder_that_changed_is_read_again_in_the_same_process(tmp_path):
+    class_folders(tmp_path)
+
+    def classes():
+        spec = presets.train_spec("smoke", name_of(tmp_path), "fedavg", clients=2, per_client=4)
+        return federations.of(spec, None)[0].classes
+
+    assert classes() == ("cat", "dog")
+    class_folders(tmp_path, ("emu",), shift=50)
+    assert classes() == ("cat", "dog", "emu")
+
+
 def test_the_same_folder_has_one_name_from_wherever_it_is_named(tmp_path, monkeypatch):
     class_folders(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)

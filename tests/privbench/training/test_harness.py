@@ -348,6 +348,49 @@ def test_what_a_long_run_has_lost_is_made_again_to_the_same_bytes(tmp_path, monk
     assert restoration.missing(tmp_path, each) == []  # as an older run, which never had any
 
 
+def test_a_run_whose_end_was_removed_goes_on_from_its_last_whole_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 1)
+    monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0,))
+    each = smoke("fedavg", rounds=3)
+    rounds = run(each, tmp_path)
+    before = {path: content(path) for path in tmp_path.glob("full-*")}
+    (tmp_path / checkpoint.FINISHED).unlink()
+    monkeypatch.setattr(harness, "train_round", lambda *_: pytest.fail("trained a round again"))
+    assert run(each, tmp_path) == rounds
+    assert {path: content(path) for path in tmp_path.glob("full-*")} == before
+
+
+def test_a_kill_between_a_checkpoint_and_its_second_name_loses_no_whole_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 1)
+    monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0, 1))
+    each, keep = smoke("fedavg", rounds=3), checkpoint._keep_checkpoint
+
+    def killed(folder, round_):
+        if round_ == 1:
+            raise KeyboardInterrupt
+        keep(folder, round_)
+
+    monkeypatch.setattr(checkpoint, "_keep_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(each, tmp_path)
+    monkeypatch.setattr(checkpoint, "_keep_checkpoint", keep)
+    run(each, tmp_path)
+    assert {0, 1, 3} <= set(full_rounds(tmp_path))
+
+
+@pytest.mark.parametrize("method", ["feddf", "fedmd-cg", "fedgen"])
+def test_a_server_of_no_steps_only_averages(method, tmp_path):
+    """Its stage has no loss then; FedGen's generator stays as it was drawn."""
+    assert "distillation" not in run(smoke(method, rounds=1, server_steps=0), tmp_path)[0]["loss"]
+
+
+@pytest.mark.parametrize("method", ["fedcg", "fedgen"])
+def test_a_mini_batch_of_one_image_has_no_diversity(method):
+    setup = harness.prepare(smoke(method, rounds=1, batch=1, client_steps=2), digits_federation(), CPU)
+    losses = harness.learn([setup], [harness.initial(setup)], "alone").losses
+    assert all(math.isfinite(value) for each in losses.values() for value in each)
+
+
 def test_a_short_run_keeps_no_whole_checkpoint(tmp_path):
     run(smoke("fedcg", rounds=3), tmp_path)
     assert (full_rounds(tmp_path), list(tmp_path.glob("checkpoint*"))) == ([], [])

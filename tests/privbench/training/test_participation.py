@@ -1,6 +1,7 @@
 """Rounds in which some clients take part alone, by SecureGAN: sums, turns, bytes, engines, epsilon of each client, bad input."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution import audit, canaries
 from privbench.methods import participation
+from privbench.methods.base import Normal, Phase, Stage, UniformClass
+from privbench.methods.fedcg import FedCG
 from privbench.methods.secure_gan import SecureGAN
 from privbench.training import aggregation, checkpoint, defended, harness
 from tests.builders.federations import digits_federation
@@ -228,6 +231,34 @@ class Wrong(SecureGAN):
     def participants(self, round_, clients):
         """None, one too many, or one twice."""
         return {1: (), 2: (clients,), 3: (1, 1), 4: (-1,)}[round_]
+
+
+@dataclass(frozen=True)
+class OneAtATime(FedCG):
+    """Two clients that take turns, and a server whose loss says what it sees."""
+
+    seen: ClassVar[list[tuple[int, list[float]]]] = []
+
+    def participants(self, round_, clients):
+        """Client 0, then client 1, and so on."""
+        return (round_ % clients,)
+
+    def server(self):
+        """The classifier's stage, of which only the setting is of interest."""
+
+        def loss(nets, batch, clock):
+            self.seen.append((len(nets.clients), nets.weights.tolist()))
+            return nets.classifier(nets.generator(batch.noise["z"], batch.noise["y"])).square().mean()
+
+        draws = {"z": Normal(), "y": UniformClass()}
+        return (Phase((Stage("distillation", ("classifier",), loss, "server", draws),), "server_steps"),)
+
+
+def test_a_server_s_losses_see_the_clients_that_took_part_alone():
+    setup = replace(prepared(method="fedcg", sizes=(10, 15), server_steps=1), method=OneAtATime())
+    state = harness.initial(setup)
+    harness.learn([setup], [state], "alone")
+    assert OneAtATime.seen == [(1, [1.0])]
 
 
 def test_clients_that_there_are_not_are_refused_in_one_line():
