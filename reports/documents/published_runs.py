@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from privbench import registry
 from privbench.records.schema import Record
@@ -10,7 +12,7 @@ from reports.records.labels import label, place, round_place, unique
 from reports.records.number_text import NONE, whole_numbers
 from reports.tables import render
 
-COLUMNS = ("data set", "method", "seeds trained", "rounds attacked", "seeds attacked")
+COLUMNS = ("data set", "method", "seeds trained", "rounds attacked (seeds)")
 
 
 def table(records: Sequence[Record]) -> str:
@@ -19,10 +21,16 @@ def table(records: Sequence[Record]) -> str:
     rows = []
     for dataset, method in unique((registry.short(r.cell.train.dataset), label(r.cell)) for r in ordered):
         of_run = [r for r in ordered if (registry.short(r.cell.train.dataset), label(r.cell)) == (dataset, method)]
-        attacked = [r for r in of_run if r.cell.attack]
-        rounds = sorted({r.cell.round for r in attacked}, key=round_place)
-        rows.append([dataset, method, _seeds(of_run), ", ".join(rounds) or NONE, _seeds(attacked)])
+        rows.append([dataset, method, _seeds(of_run), _rounds([r for r in of_run if r.cell.attack])])
     return render.markdown(COLUMNS, rows)
+
+
+def _rounds(attacked: Sequence[Record]) -> str:
+    """The attacked rounds in order, those next to each other that have the same seeds together."""
+    rounds = sorted({r.cell.round for r in attacked}, key=round_place)
+    each = [(name, _seeds([r for r in attacked if r.cell.round == name])) for name in rounds]
+    groups = [(seeds, ", ".join(name for name, _ in group)) for seeds, group in groupby(each, key=itemgetter(1))]
+    return "; ".join(f"{names} ({seeds})" for seeds, names in groups) or NONE
 
 
 def _seeds(records: Sequence[Record]) -> str:
