@@ -160,6 +160,8 @@ def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
     The norm of what is left after `most` projections, each along the longest row left, is no smaller than the former
     (Eckart and Young 1936), and the longest row no longer than the latter. False decides nothing.
     """
+    if most >= min(matrices.shape[1:]):
+        return torch.ones(len(matrices), dtype=torch.bool, device=matrices.device)
     remaining, everyone = matrices, torch.arange(len(matrices), device=matrices.device)
     largest = matrices.norm(dim=2).amax(1)
     for _ in range(most):

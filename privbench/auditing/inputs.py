@@ -78,9 +78,9 @@ def gradients(path: Path, module: nn.Module) -> Params:
     Parameters that are frozen, or of no shared part, may be missing (privbench/auditing/observed.py).
     """
     names, file = Names.of(module), tensor_files.announced(path)
-    sent = file._replace(shapes={n: s for n, s in file.shapes.items() if n not in names.buffers.keys() | names.ignored})
+    sent = file.only(file.shapes.keys() - names.buffers.keys() - names.ignored)
     stacked = _is_stacked(sent, names.parameters)
-    read = tensor_files.read(file)
+    read = tensor_files.read(sent)
     return {n: read[n] if stacked else read[n][None] for n in sent.shapes}
 
 
@@ -99,7 +99,7 @@ def state(path: Path, module: nn.Module) -> tuple[Params, Params]:
     if _is_stacked(file, names.parameters | names.buffers, names.ignored):
         raise UserError(f"{path} holds several state dicts, but one went down")
     _check_all(file, names)
-    read = tensor_files.read(file)
+    read = tensor_files.read(file.only(names.parameters.keys() | names.buffers.keys()))
     return {n: read[n] for n in names.parameters}, {n: read[n] for n in names.buffers if n in read}
 
 
@@ -116,7 +116,7 @@ def updates(before: Params, after: Sequence[Path], module: nn.Module) -> Params:
         file = tensor_files.announced(path)
         stacked = _is_stacked(file, names.parameters | names.buffers, names.ignored)
         _check_all(file, names)
-        read = tensor_files.read(file)
+        read = tensor_files.read(file.only(names.parameters))
         for n, messages in each.items():
             messages.append((read[n] if stacked else read[n][None]) - before[n])
     return {n: torch.cat(messages) for n, messages in each.items()}

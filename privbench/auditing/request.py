@@ -273,7 +273,7 @@ def labelled(path: Path, most: int) -> tuple[Tensor, Tensor | None]:
         shape = file.shapes.get(name, ())
         if math.prod(shape) > most:
             raise UserError(f"{path}: '{name}' has shape {list(shape)}, but at most {most} numbers are asked for")
-    read = tensor_files.read(file)
+    read = tensor_files.read(file.only(("images", "labels")))
     return read["images"], read.get("labels")
 
 

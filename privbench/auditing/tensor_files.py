@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,10 @@ class Shapes(NamedTuple):
     path: Path
     shapes: dict[str, tuple[int, ...]]
 
+    def only(self, names: Collection[str]) -> Shapes:
+        """The same without tensors of other names."""
+        return self._replace(shapes={name: shape for name, shape in self.shapes.items() if name in names})
+
 
 def announced(path: Path) -> Shapes:
     """The shapes of a file's tensors, from its headers alone; UserError: no such file, another kind, not sound, or too large."""
@@ -58,12 +62,12 @@ def announced(path: Path) -> Shapes:
 
 
 def read(file: Shapes) -> Params:
-    """The tensors of a file whose headers are checked, on the CPU."""
+    """Those tensors of a file with checked headers that `file` names, on the CPU; UserError as `announced`."""
     with _reading(file.path):
         if file.path.suffix != ".npz":
-            return files.read_tensors(file.path)[0]
+            return files.read_tensors(file.path, file.shapes)[0]
         with zipfile.ZipFile(file.path) as archive:
-            return {_name(m): _array(archive, m) for m in _members(archive)}
+            return {_name(m): _array(archive, m) for m in _members(archive) if _name(m) in file.shapes}
 
 
 def _check_kind(path: Path) -> None:
@@ -89,7 +93,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     members = archive.infolist()
-    announced, packed = sum(m.file_size for m in members), sum(m.compress_size for m in members)
+    # Of the file itself: several members may say that they lie in the same bytes.
+    announced, packed = sum(m.file_size for m in members), _size(archive)
     if announced > max(SMALL, SHRUNK * packed):
         raise ValueError(
             f"{packed} bytes of it announce {announced}; write it again with numpy.savez, which does not compress"
@@ -102,6 +107,11 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     if foreign := [name for name in names if not name.endswith(NPY)]:
         raise ValueError(f"'{short(foreign[0])}' is no array; a pickle is never read")
     return members
+
+
+def _size(archive: zipfile.ZipFile) -> int:
+    assert archive.filename is not None, "opened by its path"
+    return Path(archive.filename).stat().st_size
 
 
 def _name(member: zipfile.ZipInfo) -> str:

@@ -10,8 +10,10 @@ against somebody who wants to deceive: who edits a record can compute the digest
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
@@ -52,7 +54,7 @@ class Record(StrictModel):
     """Everything that a table, a figure or a sceptical reader needs of one cell."""
 
     schema_version: int
-    id: str
+    id: str  # twelve hexadecimal digits
     cell: CellSpec
     classes: int
     class_names: list[str]
@@ -260,6 +262,8 @@ def check_whole(record: Record) -> None:
     for name, kind in ENVIRONMENT.items():
         if type(record.environment.get(name)) is not kind:
             raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
+    if not re.fullmatch(r"[0-9a-f]{12}", record.id):
+        raise ValueError(f"id should be twelve hexadecimal digits, but {short(record.id)} was given")
     if not record.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in record.seeds):
         raise ValueError("no seeds, or no clients of one of them")
     _check_seeds(record)
@@ -270,6 +274,40 @@ def check_whole(record: Record) -> None:
             raise ValueError("no victims of one of its seeds")
         if not floors_of(record.victims):
             raise ValueError("no floor that every victim has")
+    _check_clients(record)
+
+
+def _check_clients(record: Record) -> None:
+    """ValueError where what is said of clients, classes, rounds or victims does not belong together."""
+    if record.classes != len(record.class_names):
+        raise ValueError(f"{len(record.class_names)} names of {record.classes} classes")
+    if record.client_domains is not None and len(record.client_domains) != record.cell.train.clients:
+        raise ValueError(f"{len(record.client_domains)} domains of {record.cell.train.clients} clients")
+    for each in record.seeds:
+        clients, rounds = len(each.accuracy), [r.round for r in each.training.rounds]
+        of_clients: list[Sequence[Any]] = [each.label_counts, each.training.clients]
+        of_clients += [r.validation_accuracy for r in each.training.rounds]
+        if any(len(of) != clients for of in of_clients):
+            raise ValueError("not as many accuracies as clients")
+        if len({len(counts) for counts in each.label_counts}) > 1:
+            raise ValueError("label counts of other classes at one client than at another")
+        if any(a >= b for a, b in pairwise(rounds)) or each.training.best_round not in (0, *rounds):
+            raise ValueError("its rounds should ascend, and its best one be one of them")
+        if isinstance(each, AttackedSeed | InferredSeed):
+            _check_attacked(record.cell, each, clients)
+
+
+def _check_attacked(cell: CellSpec, seed: AttackedSeed | InferredSeed, clients: int) -> None:
+    # A record of schema 2 has one mean of all clients.
+    if len(seed.accuracy_at_round) not in (1, clients):
+        raise ValueError("not as many accuracies of the attacked round as clients")
+    if cell.round.isdigit() and seed.round != int(cell.round):
+        raise ValueError(f"round {seed.round} was attacked, not {cell.round}")
+    each = seed.victims if isinstance(seed, AttackedSeed) else seed.statements
+    if any(one.client >= cell.train.clients for one in each):
+        raise ValueError(f"a victim or statement of a client beyond the {cell.train.clients} that there are")
+    if isinstance(seed, AttackedSeed) and len(seed.victims) != cell.victims:
+        raise ValueError(f"{len(seed.victims)} victims of a seed, where the cell has {cell.victims}")
 
 
 def _check_seeds(record: Record) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -256,11 +256,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     write_bytes(path, to_bytes(_whole(tensors)))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors on the CPU, metadata) of a file whose header is checked; OSError or ValueError where it cannot be read."""
+def read_tensors(path: Path, names: Collection[str] | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(tensors on the CPU, metadata) of a file whose header is checked; with `names`, these of its tensors alone.
+
+    OSError or ValueError where it cannot be read.
+    """
     try:
         with interrupts.delayed(), safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+            wanted = file.keys() if names is None else names
+            return {name: file.get_tensor(name) for name in wanted}, file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(_first_line(error)) from error
 

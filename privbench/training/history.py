@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from privbench.errors import UserError
+
+# What rounding may add to a share of 1: statements in single precision add up to 1 within so much.
+ROUNDING = 1e-4
+Percent = Annotated[float, Field(ge=0, le=100 + ROUNDING)]
+Rate = Annotated[float, Field(ge=0, le=1 + ROUNDING)]  # a share or a probability
+Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]  # seconds, mebibytes, norms
 
 
 def is_none(value: object) -> bool:
@@ -34,45 +41,45 @@ class Machine(StrictModel):
 class ModelAccuracy(StrictModel):
     """Accuracy of one of the clients' models after a round, percent: [K]."""
 
-    validation: list[float]
-    test: list[float]
+    validation: list[Percent]
+    test: list[Percent]
 
 
 class TaskScores(StrictModel):
     """A meta-learner on the test tasks of all clients, percent; intervals are 95% over tasks."""
 
-    ways: int
-    shots: int
-    tasks: int
-    accuracy: float
-    half_width: float  # of the interval
+    ways: Count
+    shots: Count
+    tasks: Count
+    accuracy: Percent
+    half_width: Amount  # of the interval
     # The same tasks from the networks that training began with, without meta-learning: by as many steps, and by five times as many.
-    untrained_accuracy: float
-    untrained_half_width: float
-    untrained_longer_accuracy: float
-    untrained_longer_half_width: float
+    untrained_accuracy: Percent
+    untrained_half_width: Amount
+    untrained_longer_accuracy: Percent
+    untrained_longer_half_width: Amount
 
 
 class Round(StrictModel):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
-    round: int  # from 1
+    round: Count  # from 1
     # By stage, mean over its last epoch; one entry per client that took part (all, of what is trained to be measured), or one of
     # the server.
     loss: dict[str, list[float | None]]
-    validation_accuracy: list[float]  # percent, of the measured models, as the next
-    test_accuracy: list[float]
-    global_accuracy: float  # percent, of the weighted average of all measured models on all clients' test images
+    validation_accuracy: list[Percent]  # percent, of the measured models, as the next
+    test_accuracy: list[Percent]
+    global_accuracy: Percent  # percent, of the weighted average of all measured models on all clients' test images
     # Of the personal, the uploaded and the broadcast model; none in older records.
     models: dict[str, ModelAccuracy] = {}
     consistency: list[float | None]  # empty for methods whose clients have no generator
-    bytes_up: list[int]  # what each client sent; 0 where it did not take part, as the next
-    bytes_down: list[int]  # what each client received
+    bytes_up: list[Count]  # what each client sent; 0 where it did not take part, as the next
+    bytes_down: list[Count]  # what each client received
     # Which clients took part, from 0; None: all of them. Not written then, so that other records stay as they are.
-    participants: list[int] | None = Field(None, exclude_if=is_none)
-    seconds: float  # of training, without evaluation
+    participants: list[Count] | None = Field(None, exclude_if=is_none)
+    seconds: Amount  # of training, without evaluation
     # Of hiding, adding up and opening the clients' messages, where the server gets their sum alone; all clients in turn.
-    aggregation_seconds: float | None = None
+    aggregation_seconds: Amount | None = None
     machine: Machine | None = None  # None in a record from before it was noted
     # Of a meta-learner alone; not written elsewhere.
     tasks: TaskScores | None = Field(None, exclude_if=lambda value: value is None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from privbench.errors import UserError
-from privbench.records import record_lines, schema
+from privbench.records import pooling, record_lines, schema
 from privbench.records.schema import FILE_NAME, AttackRecord, Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
@@ -45,7 +45,7 @@ def read(place: Path, *, earlier: bool = False) -> Contents:
     counted. UserError where there is no record.
     """
     try:
-        contents = _of_folder(place, earlier=earlier) if place.is_dir() else _of_file(place)
+        contents = _of_folder(place, earlier=earlier) if place.is_dir() else _of_file(place, earlier=earlier)
     except OSError as error:
         raise UserError(f"cannot read {place}: {error.strerror or error}") from error
     if not contents.records:
@@ -56,12 +56,16 @@ def read(place: Path, *, earlier: bool = False) -> Contents:
     return contents
 
 
-def _of_file(path: Path) -> Contents:
+def _of_file(path: Path, *, earlier: bool) -> Contents:
     if not path.exists():
         raise UserError(f"there is no {path}")
     if not path.name.endswith(record_lines.ENDING):
         raise UserError(f"{path} is neither a folder of results nor a file of records (*{record_lines.ENDING})")
-    return Contents(path.name, record_lines.read(path), [], [], None)
+    # Those of one cell as `privbench merge` takes them: the same once, other seeds together, contradictions refused.
+    records = pooling.pooled(record_lines.read(path))
+    old = [r.id for r in records if r.id != r.cell.id]
+    kept = records if earlier else [r for r in records if r.id == r.cell.id]
+    return Contents(path.name, kept, [], [] if earlier else _of_earlier(old), None)
 
 
 def _of_folder(root: Path, *, earlier: bool) -> Contents:
@@ -74,7 +78,7 @@ def _of_folder(root: Path, *, earlier: bool) -> Contents:
         except UserError as error:
             contents.left_out.append(contents.without_place(str(error)))
     if not earlier:
-        contents.left_out.extend(_of_earlier(old))
+        contents.left_out.extend(_of_earlier([folder.name for folder in old]))
         return contents
     for folder in old:
         try:
@@ -96,10 +100,10 @@ def _add(contents: Contents, store: Store, cell: CellSpec) -> None:
         contents.gaps.append(Gap(cell, UNFINISHED))
 
 
-def _of_earlier(folders: Sequence[Path]) -> list[str]:
-    if not folders:
+def _of_earlier(ids: Sequence[str]) -> list[str]:
+    if not ids:
         return []
     return [
-        f"{len(folders)} cell{'s' * (len(folders) > 1)} of an earlier revision of privbench, whose numbers today's code would not "
-        f"give, e.g. {folders[0].name}"
+        f"{len(ids)} cell{'s' * (len(ids) > 1)} of an earlier revision of privbench, whose numbers today's code would not "
+        f"give, e.g. {ids[0]}"
     ]

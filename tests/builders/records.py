@@ -19,8 +19,9 @@ def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator:
     """One seed's training: two classes, five test images of each class per client."""
     clients = [
         ClientMetrics(
-            round=2, samples=10, accuracy=a, precision=a - 1, recall=a, f1=a - 0.5, false_positive_rate=100 - a,
-            auc=0.9 + seed / 100, auc_by_class=[0.9, 0.9], confusion=[[4, 1], [2, 3]], consistency=0.5 + k if generator else None,
+            round=2, samples=10, accuracy=a, precision=max(a - 1, 0.0), recall=a, f1=max(a - 0.5, 0.0),
+            false_positive_rate=100 - a, auc=min(0.9 + seed / 100, 1.0), auc_by_class=[0.9, 0.9],
+            confusion=[[4, 1], [2, 3]], consistency=0.5 + k if generator else None,
             roc=[Curve(false_positive_rate=[0.0, 0.2, 1.0], true_positive_rate=[0.0, 0.8, 1.0])] * 2,
         )
         for k, a in enumerate(accuracies)
@@ -28,13 +29,14 @@ def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator:
     each = [
         Round(
             round=r + 1, loss={"task": [2.0 / (r + 1)] * len(accuracies), "distillation": [1.0]}, seconds=2.0 + r,
-            validation_accuracy=[a - abs(r - 1) for a in accuracies], test_accuracy=[a - abs(r - 1) for a in accuracies],
+            validation_accuracy=[max(a - abs(r - 1), 0.0) for a in accuracies],
+            test_accuracy=[max(a - abs(r - 1), 0.0) for a in accuracies],
             global_accuracy=30.0 + r, consistency=[1.0 / (r + 1)] * len(accuracies) if generator else [],
             bytes_up=[1000] * len(accuracies), bytes_down=[1200] * len(accuracies),
         )
         for r in range(rounds)
     ]  # fmt: skip
-    return SeedTraining(seed=seed, best_round=2, global_accuracy=31.0 + seed, clients=clients, rounds=each)
+    return SeedTraining(seed=seed, best_round=2, global_accuracy=31.0 + seed % 50, clients=clients, rounds=each)
 
 
 def cell_of(
@@ -121,7 +123,7 @@ def record(
         trials.append(
             {
                 "seed": seed,
-                "round": 0 if round_ == "0" else 7 + seed,
+                "round": int(round_) if round_.isdigit() else 7 + seed,
                 "classes": 10,
                 "class_names": [str(y) for y in range(10)],
                 **facts,
@@ -130,8 +132,8 @@ def record(
                     rung="L1", auxiliary=None, restart_chosen_by="attacker's own loss",
                 ).model_dump(),
                 "guarantee": "no (epsilon, delta) guarantee",
-                "accuracy": [40.0 + seed, 44.0],
-                "training": training(seed, [40.0 + seed, 44.0], generator=method == "fedcg"),
+                "accuracy": [40.0 + seed % 50, 44.0],
+                "training": training(seed, [40.0 + seed % 50, 44.0], generator=method == "fedcg"),
                 "label_counts": [[30, 2], [1, 31]],
                 "accuracy_at_round": [39.0, 41.0],
                 "victims": [
@@ -159,7 +161,7 @@ def record(
     if attack is None:
         for trial in trials:
             del trial["victims"]
-    return summarise(id=f"{method}{attack}{round_}", cell=cell, trials=trials)
+    return summarise(id=cell.id, cell=cell, trials=trials)
 
 
 def with_models(record: Any, broadcast: Callable[[int], float]) -> Any:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import struct
+import threading
+import warnings
 import zlib
 from pathlib import Path
 
@@ -29,11 +31,19 @@ from privbench.types import Images
 # What the decoders of broken files raise, besides UserError: wrong bytes surface as any of these.
 BROKEN: tuple[type[Exception], ...] = (
     OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, SyntaxError, OverflowError, MemoryError,
-    RuntimeError, struct.error, Image.DecompressionBombError,
+    RuntimeError, struct.error,
 )  # fmt: skip
 
 GREY = frozenset({"1", "L", "LA", "La"})  # Pillow's modes without colour
 DEEP = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})  # Pillow would cut these off at 255
+# Ending of an image file -> Pillow's name of its kind. Pillow goes by content: of a file with another kind's it would run that
+# kind's plugin, which for PostScript starts another program.
+PICTURES = {
+    ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF",
+}  # fmt: skip
+KINDS = tuple(dict.fromkeys(PICTURES.values()))
+MOST_PIXELS = 2**25  # of one picture: a small file may announce gigabytes
+_OPENING = threading.Lock()  # warnings are filtered for all threads at once
 
 
 def damaged(path: Path, why: str) -> UserError:
@@ -86,9 +96,10 @@ def picture(path: Path, *, colour: bool = False, least: int | None = None) -> Te
     """One image file in its own colours: [1, H, W] uint8 for a grey one (unless `colour`), else [3, H, W].
 
     With `least`, a large JPEG is decoded at the smallest of its scales (1/1 to 1/8) whose sides have that many pixels or more.
+    UserError: missing, not one of KINDS, damaged, more than eight bits a channel, or more than MOST_PIXELS.
     """
     try:
-        with Image.open(path) as opened:
+        with _opened(path) as opened:
             if least is not None:
                 opened.draft(None, (least, least))
             if opened.mode in DEEP:
@@ -100,6 +111,25 @@ def picture(path: Path, *, colour: bool = False, least: int | None = None) -> Te
     except BROKEN as error:
         raise damaged(path, "no readable image") from error
     return pixels[None] if mode == "L" else pixels.permute(2, 0, 1)
+
+
+def _opened(path: Path) -> Image.Image:
+    """An image file whose header alone is read; UserError of more than MOST_PIXELS."""
+    with _OPENING, warnings.catch_warnings():
+        # Pillow's own limit is higher, and its warning does not name the file.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            opened = Image.open(path, formats=KINDS)
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise _too_large(path) from error
+    if opened.width * opened.height > MOST_PIXELS:
+        opened.close()
+        raise _too_large(path)
+    return opened
+
+
+def _too_large(path: Path) -> UserError:
+    return UserError(f"{path} has more than {MOST_PIXELS:,} pixels; save it smaller, or remove it")
 
 
 def listed_images(folder: Path, names: Path) -> Images:

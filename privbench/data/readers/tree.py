@@ -18,9 +18,10 @@ from privbench.data.readers import formats
 from privbench.data.readers.resize import to_32
 from privbench.errors import UserError
 
-ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+ENDINGS = frozenset(formats.PICTURES)
 SETTLED_NS = 2_000_000_000  # coarser than any file system's clock: a later change of the folder shows in its time
-READERS, AT_ONCE = 4, 64  # threads that read and decode, and files in memory at a time
+# Threads that read and decode, and decoded pictures in memory at a time: of the largest allowed, 100 MB each.
+READERS, AT_ONCE = 4, 8
 LEAST = 4 * SIDE  # a JPEG is decoded at a reduced scale, with no side below this, before the antialiased resize
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from privbench import names
+from privbench.defending import described
 from privbench.networks.model import BACKBONES
 from privbench.observation.format import limits
 from privbench.spec import SGD, Adam
@@ -104,7 +105,27 @@ class DefenseEntry(BaseModel):
             raise ValueError(f"a defence has {len(settings)} settings, more than {limits.SETTINGS}")
         if any(isinstance(value, str) and len(value) > limits.NAME for value in settings.values()):
             raise ValueError(f"a setting of a defence has more than {limits.NAME} letters")
+        self._check_settings_of_attackers()
         return self
+
+    def _check_settings_of_attackers(self) -> None:
+        """What attackers read as numbers, where the kinds of this defence say that they do (attacks/common/data_fit.py)."""
+        settings = self.model_dump(exclude_unset=True)
+        if null := [name for name in ("variance", "wire") if name in settings and settings[name] is None]:
+            raise ValueError(f"{null[0]} of a defence should not be null; leave it out where there is none")
+        kinds = described.kinds(settings)
+        if kinds & {"clip", described.CLIPS_IMAGES} and not _is_clip(settings.get("clip")):
+            raise ValueError(f"the defence {self.name} should have a clip above 0")
+        if "quantize" in kinds and not _is_bits(settings.get("bits")):
+            raise ValueError(f"the defence {self.name} should have {limits.LEAST_BITS} to {limits.BITS} bits")
+
+
+def _is_clip(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < math.inf
+
+
+def _is_bits(value: object) -> bool:
+    return isinstance(value, int) and type(value) is not bool and limits.LEAST_BITS <= value <= limits.BITS
 
 
 class SetupEntry(_Strict):

@@ -165,6 +165,14 @@ def test_projections_call_no_matrix_low_in_rank_that_singular_values_do_not(most
     assert problem._nearly_of_rank(matrices[:2] * 0, most).all()
 
 
+def test_a_rank_that_no_matrix_can_pass_takes_no_projection(monkeypatch):
+    """A stranger's file may say millions of features; one pass for each would take hours."""
+    monkeypatch.setattr(torch, "baddbmm", lambda *args, **kwargs: pytest.fail("a projection was made"))
+    matrices = torch.randn(3, 10, 85, generator=torch.Generator().manual_seed(0))
+    assert problem._nearly_of_rank(matrices, 10).tolist() == [True] * 3
+    assert problem._nearly_of_rank(matrices, 10**9).tolist() == [True] * 3
+
+
 def crafted(batch_size, monkeypatch):
     """(the artifact of imprinted batches, their features, images) of twelve images."""
     params, x, y = networks(), smooth_images(12), torch.arange(12) % 10

@@ -2,17 +2,20 @@
 
 import io
 import pickle
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from privbench.auditing import inputs, observed
+from privbench.auditing import inputs, observed, request, tensor_files
 from privbench.auditing.inputs import Received
 from privbench.errors import UserError
 from privbench.networks.module_model import model_of
+from privbench.system import files
 from tests.builders import user_modules
 from tests.builders.user_modules import form_of, gradient_of
 
@@ -95,6 +98,24 @@ def zeros():
     return file.getvalue()
 
 
+def overlapping():
+    """Forty arrays in one compressed body of 48 KB, each of which says that it is 2 MB: each head skips those behind it."""
+    raw = io.BytesIO()
+    rows = np.tile(np.concatenate([np.random.default_rng(0).random(128), np.zeros(3_968)]), 61)
+    np.save(raw, rows)
+    shrink = zlib.compressobj(1, zlib.DEFLATED, -15)
+    body = shrink.compress(raw.getvalue()) + shrink.flush()
+    facts = (8, 0, 33, zlib.crc32(raw.getvalue()), len(body), len(raw.getvalue()))
+    names = [b"0.weight.npy", *(b"other%02d.npy" % k for k in range(39))]
+    heads, index = b"", b""
+    for k, name in enumerate(names):
+        skipped = sum(30 + len(later) for later in names[k + 1 :])
+        index += struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, *facts, len(name), 0, 0, 0, 0, 0, len(heads)) + name
+        heads += struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, *facts, len(name), skipped) + name
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, len(names), len(names), len(index), len(heads + body), 0)
+    return heads + body + index + end
+
+
 def damaged():
     """A compressed file whose numbers begin with a kind of block that there is not."""
     file = io.BytesIO()
@@ -122,6 +143,7 @@ def lying():
         ("state.npz", member("0.weight.npy", lying()), "does not have the size that it announces"),
         ("state.npz", damaged(), "is no sound npz file .*invalid block type"),
         ("state.npz", zeros(), "bytes of it announce .*; write it again with numpy.savez"),
+        ("state.npz", overlapping(), "bytes of it announce .*; write it again with numpy.savez"),
         ("state.safetensors", b"\x80\x04", "is no sound safetensors file"),
         ("state.safetensors", (2**60).to_bytes(8, "little") + b"{}", "its header does not fit into the file"),
     ],
@@ -131,6 +153,19 @@ def test_a_pickle_or_a_file_that_is_none_is_refused_in_one_line(name, content, s
     with pytest.raises(UserError, match=said) as refusal:
         inputs.gradients(tmp_path / name, module)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_tensors_that_nobody_asked_for_are_not_read(suffix, tmp_path, monkeypatch):
+    path = written(tmp_path / f"truth{suffix}", {n: torch.full((4,), float(n == "other")) for n in ("images", "other")})
+    arrays, tensors = [], []
+    array, read = tensor_files._array, files.read_tensors
+    monkeypatch.setattr(tensor_files, "_array", lambda a, m: arrays.append(m.filename) or array(a, m))
+    monkeypatch.setattr(files, "read_tensors", lambda *args: tensors.append(read(*args)) or tensors[-1])
+    images, labels = request.labelled(path, 4)
+    assert torch.equal(images, torch.zeros(4))
+    assert labels is None
+    assert arrays == ["images.npy"] if suffix == ".npz" else [*tensors[0][0]] == ["images"]
 
 
 @pytest.mark.parametrize(

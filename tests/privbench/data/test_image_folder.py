@@ -1,13 +1,15 @@
 """Folders of a user's own images: classes or domains, split without copies across splits; what is wrong is one line."""
 
 import random
+import struct
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from privbench import data, presets, registry
 from privbench.data import image_folder, partition
@@ -326,3 +328,35 @@ def test_a_large_jpeg_is_decoded_at_a_reduced_scale_and_looks_the_same(tmp_path)
     far = (resize.to_32(whole[None]).int() - tree.read([tmp_path / "large.jpg"]).int()).abs()
     assert int(far.max()) <= 12
     assert float(far.float().mean()) < 2
+
+
+def test_a_picture_of_another_kind_than_images_have_starts_no_other_program(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **kwargs: started.append(args))
+    (tmp_path / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\nshowpage\n")
+    refused(lambda: formats.picture(tmp_path / "x.png"), tmp_path / "x.png", "no readable image")
+    assert started == []
+
+
+@pytest.mark.parametrize("side", [6_000, 12_000, 20_000])
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header(tmp_path, side):
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"")), chunk(b"IEND", b"")]
+    path = tmp_path / "bomb.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    refused(lambda: tree.read([path]), path, "has more than 33,554,432 pixels; save it smaller")
+
+
+def test_few_decoded_pictures_are_held_at_a_time(tmp_path, monkeypatch):
+    class_folders(tmp_path)
+    paths = tree.images_of(tmp_path / "cat")
+    decoded, resized = [], []
+    picture, to_32 = formats.picture, tree.to_32
+    monkeypatch.setattr(formats, "picture", lambda path, **how: decoded.append(path) or picture(path, **how))
+    monkeypatch.setattr(tree, "to_32", lambda t: resized.append(len(decoded) - len(resized)) or to_32(t))
+    tree.read([*paths, *paths, *paths])
+    assert len(resized) == 30
+    assert max(resized) <= 8

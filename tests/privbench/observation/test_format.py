@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from privbench import presets
+from privbench import presets, written_defense
 from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import artifact_files
@@ -120,6 +120,17 @@ WRONG = [
     (f"{SETUP}.defense", {"name": "gaussian", "variance": -1.0}, "greater than or equal to 0"),
     (f"{SETUP}.defense", {"name": "x", **{f"s{i}": 0 for i in range(65)}}, "65 settings, more than 64"),
     (f"{SETUP}.defense", {"name": "x", "deep": [[1]]}, "valid"),
+    (f"{SETUP}.defense", {"name": "quantize", "bits": 10**9}, "the defence quantize should have 2 to 32 bits"),
+    (f"{SETUP}.defense", {"name": "x", "bits": 1e308}, "the defence x should have 2 to 32 bits"),
+    (f"{SETUP}.defense", {"name": "quantize", "bits": 1}, "2 to 32 bits"),
+    (f"{SETUP}.defense", {"name": "quantize"}, "2 to 32 bits"),
+    (f"{SETUP}.defense", {"name": "quantize", "1.name": "clip"}, "2 to 32 bits"),
+    (f"{SETUP}.defense", {"name": "clip"}, "the defence clip should have a clip above 0"),
+    (f"{SETUP}.defense", {"name": "clip", "clip": -1.0}, "a clip above 0"),
+    (f"{SETUP}.defense", {"name": "x", "clip": True, "clips": "example"}, "a clip above 0"),
+    (f"{SETUP}.defense", {"name": "x", "clip": "1"}, "a clip above 0"),
+    (f"{SETUP}.defense", {"name": "gaussian", "variance": None}, "variance of a defence should not be null"),
+    (f"{SETUP}.defense", {"name": "none", "wire": None}, "wire of a defence should not be null"),
     (f"{SETUP}.training.steps", -1, "greater than or equal to 0"),
     (f"{SETUP}.training.optimiser.lr", "0.1", "valid number"),
     (f"{SETUP}.training.optimiser.lr", 0, "greater than 0"),
@@ -171,6 +182,22 @@ def test_a_wrong_field_is_refused_with_its_name_before_the_round_is_opened(where
     if message not in ("does not match the index",):
         monkeypatch.setattr(files, "read_round", lambda *_: pytest.fail("the round was opened"))
     assert message in refusal(folder)
+
+
+def test_a_defence_of_every_kind_fits_the_format():
+    """What single defences say of themselves, several of them together, and one that does not act."""
+    for text in (
+        "clip:1",
+        "quantize:16",
+        "gaussian:variance=0.1,clip=2",
+        "dp-sgd:noise=1",
+        "clip:2+quantize:4",
+        "prune:0.1",
+        "sign",
+    ):
+        description = written_defense.create(text, "update").describe()
+        assert schema.DefenseEntry.model_validate(description).model_dump(exclude_unset=True) == description
+    schema.DefenseEntry.model_validate({"name": "mine:Own", "clip": None, "bits": 0})
 
 
 @pytest.mark.parametrize(

@@ -127,12 +127,36 @@ def changed(name, value):
     return lambda text: json.dumps(json.loads(text) | {name: value})
 
 
+def changed_at(*path):
+    """The record with its last argument in the place that the others name, in the first seed."""
+    *names, last, new = path
+
+    def change(text):
+        value = json.loads(text)
+        place = value["seeds"][0]
+        for name in names:
+            place = place[name]
+        place[last] = new
+        return json.dumps(value)
+
+    return change
+
+
 def changed_seeds(**changes):
     def change(text):
         value = json.loads(text)
         return json.dumps(value | {"seeds": [seed | changes for seed in value["seeds"]]})
 
     return change
+
+
+def test_the_round_of_a_record_is_the_one_that_its_cell_names(tmp_path):
+    records.write(record(round_="5"), tmp_path / "record.json")
+    assert records.read(tmp_path / "record.json").rounds == [5, 5]
+    path = tmp_path / "record.json"
+    path.write_text(with_right_digest(changed_at("round", 6)(path.read_text())))
+    with pytest.raises(UserError, match="round 6 was attacked, not 5"):
+        records.read(path)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +180,32 @@ def changed_seeds(**changes):
         (changed_seeds(victims=[]), "damaged .*no victims"),
         (changed_seeds(accuracy_at_round=[]), "damaged .*no victims"),
         (changed_seeds(accuracy=[]), "damaged .*no clients"),
+        (changed_at("accuracy", 0, 500.0), r"seeds\.0\.accuracy\.0: .*less than or equal to 100"),
+        (changed_at("accuracy", 0, -3.0), "greater than or equal to 0"),
+        (changed_seeds(accuracy=[40.0]), "not as many accuracies as clients"),
+        (changed_seeds(accuracy_at_round=[1.0] * 3), "not as many accuracies of the attacked round as clients"),
+        (changed_at("victims", 0, "ssim", 9.0), "ssim: .*less than or equal to 1"),
+        (changed_at("victims", 0, "identification", -7.0), "identification: .*greater than or equal to 0"),
+        (changed_at("victims", 0, "label_accuracy", 5.0), "label_accuracy: .*less than or equal to 1"),
+        (changed_at("victims", 0, "gradient_norm", -5.0), "gradient_norm: .*greater than or equal to 0"),
+        (changed_at("victims", 0, "images", []), "images: .*at least 1"),
+        (changed_at("victims", 0, "client", 99), "a victim or statement of a client beyond the 4"),
+        (changed_at("victims", 0, "client", -1), "client: .*greater than or equal to 0"),
+        (lambda t: changed_at("victims", json.loads(t)["seeds"][0]["victims"][:2])(t), "2 victims of a seed, .*has 4"),
+        (changed_at("label_counts", 0, 0, -5), r"label_counts\.0\.0: .*greater than or equal to 0"),
+        (changed_at("label_counts", 0, [1]), "label counts of other classes at one client than at another"),
+        (changed_at("training", "clients", 0, "auc", 7.0), "auc: .*less than or equal to 1"),
+        (changed_at("training", "clients", 0, "confusion", 0, 0, -1), "confusion.*greater than or equal to 0"),
+        (changed_at("training", "rounds", 0, "bytes_up", [-5, 1]), r"bytes_up\.0: .*greater than or equal to 0"),
+        (changed_at("training", "rounds", 0, "round", 3), "its rounds should ascend"),
+        (changed_at("training", "best_round", 999), "its best one be one of them"),
+        (changed("classes", 3), "10 names of 3 classes"),
+        (changed("client_domains", ["x"]), "1 domains of 4 clients"),
+        (changed("id", "../x"), "id should be twelve hexadecimal digits"),
+        (
+            lambda t: t.replace('"train_seconds": 2.0', '"train_seconds": -2.0'),
+            "train_seconds: .*greater than or equal to 0",
+        ),
         (lambda t: "[" * 200_000 + "]" * 200_000, "nests deeper"),
     ],
 )

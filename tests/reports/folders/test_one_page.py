@@ -19,7 +19,7 @@ from reports.records import ceiling, measured, table_checks
 from reports.records.number_text import range_text
 from reports.tables import report_files
 from tests.browser import Opened, chromium
-from tests.builders.records import changed, record, with_knowledge
+from tests.builders.records import changed, record, with_knowledge, with_psnr
 
 MARKUP = '<img src="http://x/y.png" onerror="alert(1)">'
 
@@ -244,6 +244,28 @@ def test_a_file_of_records_gives_the_same_table_and_says_that_it_has_no_reconstr
     (tmp_path / "some.txt").write_text("a")
     with pytest.raises(UserError, match="neither a folder of results nor a file of records"):
         contents.read(tmp_path / "some.txt")
+
+
+def test_a_file_with_a_cell_twice_is_read_as_it_is_merged(tmp_path, small):
+    (first, *others), path = small[0], tmp_path / "twice.jsonl.xz"
+    record_lines.write([first, *others, first], path)
+    assert contents.read(path).records == [first, *others]
+    better = with_psnr(first, lambda victim: 99.0)
+    record_lines.write([first, *others, better], path)
+    with pytest.raises(UserError, match=r"two records of .* have seed .*, and their numbers differ"):
+        contents.read(path)
+
+
+def test_a_record_under_another_name_than_its_cell_s_is_of_an_earlier_revision(tmp_path, small):
+    (first, *others), path = small[0], tmp_path / "old.jsonl.xz"
+    old = first.model_copy(update={"id": "0123456789ab"})
+    record_lines.write([old, *others], path)
+    read = contents.read(path)
+    assert read.records == others
+    assert read.left_out == [
+        "1 cell of an earlier revision of privbench, whose numbers today's code would not give, e.g. 0123456789ab"
+    ]
+    assert contents.read(path, earlier=True).records == [old, *others]
 
 
 def test_of_too_many_cells_the_strongest_of_each_method_stay_and_the_page_says_so(monkeypatch):
