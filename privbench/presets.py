@@ -322,14 +322,19 @@ def _other_images(
 
 def revision_of(cell: CellSpec) -> int:
     """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
-    return 0 if cell.attack is None else revision(cell.attack, cell.train.method, cell.train.defense, cell.batch_size)
+    if cell.attack is None:
+        return 0
+    return revision(cell.attack, cell.train.method, cell.train.defense, cell.batch_size, cell.observe, cell.wire)
 
 
-def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
+def revision(
+    attack: str, method: str, defense: str, batch_size: int, observe: str = "gradient", wire: str = "float32"
+) -> int:
     """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    The highest of its class's `revision`, where features are noised its `noised_features_revision`, and of several images per
-    gradient its `batches_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
+    The highest of its class's `revision`, where features are noised its `noised_features_revision`, of several images per
+    gradient its `batches_revision`, of whole updates its `updates_revision`, and of what is sent in fewer bits than single
+    precision has its `wire_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
     (privbench/spec.py).
     """
     plugin = registry.resolve("attack", attack)
@@ -337,6 +342,8 @@ def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
         "revision": True,
         "noised_features_revision": _noises_features(method, defense),
         "batches_revision": batch_size > 1,
+        "updates_revision": observe == "update",
+        "wire_revision": wire != "float32",
     }
     return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
 
@@ -386,6 +393,7 @@ def cell_spec(
     if of_updates and chosen.get("observe", "gradient") == "gradient":
         raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
     batch, local_batch = chosen.get("batch_size", 1), chosen.get("local_batch") or 0
+    seen = chosen.get("observe", "gradient"), chosen.get("wire", "float32")
     if local_batch > batch:
         raise UserError(f"--local-batch {local_batch} is more than the images of an update, --batch-size {batch}")
     slow = preset == "quick" and train.backbone in SLOW_BACKBONES
@@ -402,7 +410,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch),
+        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch, *seen),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }
