@@ -65,6 +65,7 @@ class Imprint(AlignedSettings):
     # 10: layerwise inversion as `staged` has it since its revision 2
     revision: ClassVar[int] = 10
     wire_revision: ClassVar[int] = 11  # 11: as `staged`
+    updates_revision: ClassVar[int] = 12  # 12: SGD's weight decay is no part of the gradient
     # 11: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 11
 

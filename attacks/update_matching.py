@@ -55,14 +55,15 @@ class UpdateMatching:
     knowledge: ClassVar[str] = "update + natural images"
     rung: ClassVar[str] = "L2"
     knows: ClassVar[frozenset[str]] = NOISE | {"clip"} | INTERVALS
-    # 3: as `staged`, where it begins
-    noised_features_revision: ClassVar[int] = 3
+    # 3: as `staged`, where it begins; 4: as `revision` 3
+    noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "quick": {"steps": 60},
         "quick-slow": {"steps": 20, "start_steps": 50},
     }
-    revision: ClassVar[int] = 2  # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood
+    # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood; 3: it begins without SGD's weight decay
+    revision: ClassVar[int] = 3
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -90,13 +90,16 @@ def with_steady_rows(as_gradient: Artifact, trust: dict[str, Tensor]) -> Artifac
 
 
 def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
-    """The update taken for one gradient: -U / (lr K).
+    """The update taken for one gradient: -U / (lr K), less SGD's weight decay of the broadcast networks.
 
-    It is that for K = 1 and SGD without weight decay, and near it for small steps. The defence is named SEVERAL_STEPS, so that
-    nothing about rank and signs is taken to be exact.
+    It is that for K = 1 and SGD, and near it for small steps. The defence is named SEVERAL_STEPS, so that nothing about rank and
+    signs is taken to be exact. Weight decay stays in what was clipped, by a factor that nobody knows, or rounded entry by entry,
+    and where an active server sent clients different networks.
     """
-    rate = optimiser_of(local).lr * local.steps
+    rate, decay = optimiser_of(local).lr * local.steps, _weight_decay(artifact, local)
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
+    if decay:
+        gradients = {p: {n: t - decay * artifact.weights[p][n] for n, t in net.items()} for p, net in gradients.items()}
     variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
     defense = {"name": SEVERAL_STEPS} | ({"variance": variance} if variance else {})
     defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
@@ -104,6 +107,15 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
         # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.
         defense |= {n: t for n, t in artifact.defense.items() if n in ("keep", "bits")} | {"signs": fit.signs}
     return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)
+
+
+def _weight_decay(artifact: Artifact, local: LocalSteps) -> float:
+    """The weight decay that an update has in it as it is; 0 where `as_gradient` leaves it, and of Adam, who divides it."""
+    setting, fit = optimiser_of(local), data_fit.of(artifact)
+    differ = artifact.others is not None or artifact.divided is not None
+    if isinstance(setting, Adam) or fit.clip is not None or fit.by_entry or differ:
+        return 0.0
+    return setting.weight_decay
 
 
 def observed(artifact: Artifact) -> dict[str, Tensor]:

@@ -185,6 +185,23 @@ def test_one_step_of_sgd_is_a_gradient(untrained):
             torch.testing.assert_close(taken.gradients[part][n], t, rtol=1e-3, atol=1e-6)
 
 
+def test_the_weight_decay_of_sgd_is_no_part_of_the_gradient(untrained):
+    """The update is a difference of weights of at most 1 in single precision, which dividing by the rate magnifies."""
+    gradient, local = seen_by(untrained, None)[0], LocalSteps(1, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.1})
+    update = seen_by(untrained, local)[0]
+    taken, clipped = as_gradient(update, local), replace(update, defense={"name": "clip", "clip": 1.0})
+    for part, net in gradient.gradients.items():
+        for n, t in net.items():
+            error = 4 * torch.finfo(torch.float32).eps / 0.5
+            torch.testing.assert_close(taken.gradients[part][n], t, rtol=1e-5, atol=error)
+            # Of what was clipped nobody knows by how much.
+            torch.testing.assert_close(as_gradient(clipped, local).gradients[part][n], -update.updates[part][n] / 0.5)
+    two = seen_by(untrained, local._replace(steps=2))[0]
+    far = [as_gradient(two, one).gradients["classifier"]["fc1.weight"] - gradient.gradients["classifier"]["fc1.weight"]
+           for one in (local._replace(steps=2), LocalSteps(2, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}))]  # fmt: skip
+    assert far[0].norm() < 0.5 * far[1].norm()
+
+
 def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):
     seen, _ = seen_by(untrained, ADAM)
     artifacts.save(seen, tmp_path / "artifact")

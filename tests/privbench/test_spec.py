@@ -475,6 +475,18 @@ def test_what_is_returned_of_other_number_formats_has_a_revision_of_its_own():
     assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of()}))
 
 
+def test_what_is_returned_of_whole_updates_has_a_revision_of_its_own():
+    def of(observe):
+        return presets.revision("imprint", "fedavg", "none", 1, observe)
+
+    assert of("update") > of("gradient") == presets.revision("imprint", "fedavg", "none", 1)
+    train = presets.train_spec("smoke", "digits", "fedavg")
+    cell = presets.cell_spec("smoke", train, "imprint", observe="update")
+    assert cell.attack_revision == of("update")
+    assert presets.is_of_today(cell)
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of("gradient")}))
+
+
 def test_defences_without_noise_are_those_that_say_so():
     settings = dict.fromkeys(("dp-sgd", "dp-adam", "dp-fedavg"), "noise=1")
     settings |= {"gaussian": "0.001", "clip": "1", "prune": "0.5", "quantize": "4", "soteria": "0.4", "precode": "256"}
