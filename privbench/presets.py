@@ -333,7 +333,8 @@ def revision(
     """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
     The highest of its class's `revision`, where features are noised its `noised_features_revision`, of several images per
-    gradient its `batches_revision`, of whole updates its `updates_revision`, and of what is sent in fewer bits than single
+    gradient its `batches_revision`, of whole updates its `updates_revision`, of those on
+    several images its `update_batches_revision`, and of what is sent in fewer bits than single
     precision has its `wire_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
     (privbench/spec.py).
     """
@@ -343,6 +344,7 @@ def revision(
         "noised_features_revision": _noises_features(method, defense),
         "batches_revision": batch_size > 1,
         "updates_revision": observe == "update",
+        "update_batches_revision": observe == "update" and batch_size > 1,
         "wire_revision": wire != "float32",
     }
     return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)

@@ -15,6 +15,7 @@ from torch.func import grad
 
 from attacks.common import bottleneck, data_fit, labels
 from attacks.common.problem import InversionProblem
+from privbench.defending import described
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
@@ -31,6 +32,27 @@ def nearly_gradients(artifact: Artifact) -> Artifact:
     """An artifact of gradients as it is; one of updates with what comes nearest to the gradients they began with."""
     artifact, _ = without_adam(artifact)
     return artifact if artifact.local is None else as_gradient(artifact, artifact.local)
+
+
+def labelled_gradients(artifact: Artifact) -> Artifact:
+    """`nearly_gradients`, with labels where their own equations would not show them (`with_labels`)."""
+    return with_labels(nearly_gradients(artifact), artifact)
+
+
+def with_labels(gradients: Artifact, artifact: Artifact) -> Artifact:
+    """What stands for the gradients of updates, with the labels that batches moved by Adam show; anything else as it is.
+
+    Of sums of several clients' updates the labels stay those of the gradients, as do single images', which are right.
+    """
+    local, updated = artifact.local, artifact.updates.get("classifier", {})
+    bias = updated.get(f"{artifact.model.classifier.logits_layer}.bias")
+    by_adam = local is not None and isinstance(optimiser_of(local), Adam)
+    if not by_adam or bias is None or artifact.labels is not None or not labels.are_shown(gradients):
+        return gradients
+    if artifact.batch_size == 1 or artifact.member_weights is not None:
+        return gradients
+    exact = described.is_exact(artifact.defense) and not artifact.imitated
+    return replace(gradients, labels=labels.of_adam(bias, artifact.batch_size, exact=exact))
 
 
 def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:

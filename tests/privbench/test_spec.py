@@ -479,7 +479,11 @@ def test_what_is_returned_of_whole_updates_has_a_revision_of_its_own():
     def of(observe):
         return presets.revision("imprint", "fedavg", "none", 1, observe)
 
+    def of_batches(observe, batch_size):
+        return presets.revision("joint", "fedsplit", "none", batch_size, observe)
+
     assert of("update") > of("gradient") == presets.revision("imprint", "fedavg", "none", 1)
+    assert of_batches("update", 2) > of_batches("update", 1) == of_batches("gradient", 2)
     train = presets.train_spec("smoke", "digits", "fedavg")
     cell = presets.cell_spec("smoke", train, "imprint", observe="update")
     assert cell.attack_revision == of("update")
