@@ -175,9 +175,11 @@ def _error(artifact: Artifact) -> Tensor:
 def fewest(artifact: Artifact) -> Tensor:
     """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence that may change any sign.
 
-    Zeros, too, where they would add up to more than the batch.
+    Zeros, too, where they would add up to more than the batch, and where imitated features have a part in the gradient.
     """
     bias, weight = _last(artifact)
+    if artifact.imitated:
+        return torch.zeros_like(bias, dtype=torch.int64)
     exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
     if not exact and not described.is_exact(artifact.defense) and not _is_clipped_alone(artifact):
         return torch.zeros_like(bias, dtype=torch.int64)

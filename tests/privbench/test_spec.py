@@ -491,6 +491,17 @@ def test_what_is_returned_of_whole_updates_has_a_revision_of_its_own():
     assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of("gradient")}))
 
 
+def test_what_is_returned_of_batches_behind_imitated_features_has_a_revision_of_its_own():
+    def cell(loss, batch_size):
+        train = presets.train_spec("smoke", "digits", "fedgen", method_settings={"observe_loss": loss})
+        return presets.cell_spec("smoke", train, "dlg", batch_size=batch_size)
+
+    plain, mixed = cell("classification", 2), cell("task", 2)
+    assert mixed.attack_revision == plain.attack_revision + presets.LABELS_REVISION
+    assert cell("task", 1).attack_revision == cell("classification", 1).attack_revision == plain.attack_revision
+    assert presets.is_of_today(mixed)
+
+
 def test_defences_without_noise_are_those_that_say_so():
     settings = dict.fromkeys(("dp-sgd", "dp-adam", "dp-fedavg"), "noise=1")
     settings |= {"gaussian": "0.001", "clip": "1", "prune": "0.5", "quantize": "4", "soteria": "0.4", "precode": "256"}
