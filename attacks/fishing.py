@@ -58,6 +58,7 @@ class Fishing:
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: layerwise inversion as `staged` has it since its revision 2
+    wire_revision: ClassVar[int] = 2  # 2: as `staged`
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a class that there is not."""

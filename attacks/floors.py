@@ -47,6 +47,7 @@ class ClassMean:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary mean"
     rung: ClassVar[str] = "L0"
+    update_batches_revision: ClassVar[int] = 1  # 1: other labels of batches moved by Adam
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -67,6 +68,7 @@ class NearestAuxiliary:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary image"
     rung: ClassVar[str] = "L0"
+    update_batches_revision: ClassVar[int] = 1  # 1: other labels of batches moved by Adam
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

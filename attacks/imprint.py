@@ -64,6 +64,8 @@ class Imprint(AlignedSettings):
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2
     revision: ClassVar[int] = 10
+    wire_revision: ClassVar[int] = 11  # 11: as `staged`
+    updates_revision: ClassVar[int] = 12  # 12: SGD's weight decay is no part of the gradient
     # 11: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 11
 

@@ -41,6 +41,7 @@ class LabelDistribution:
     pools_clients: ClassVar[bool] = True  # the prior is fitted to the counts of all clients
     limits: ClassVar[Limits] = Limits(one_client=True)
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
+    update_batches_revision: ClassVar[int] = 1  # 1: other labels of batches moved by Adam
 
     def infer(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -56,7 +57,7 @@ class LabelDistribution:
 def counted(artifact: Artifact) -> Tensor:
     """How many images of each class are behind the uploads of each attacked client, as far as these show it: [K', Y]."""
     if artifact.labels is None and artifact.updates:
-        artifact = updates.nearly_gradients(artifact)
+        artifact = updates.labelled_gradients(artifact)
     recovered = labels.recover(artifact)
     if bool((recovered < 0).any()):
         raise UserError("the uploads hold no gradient of the classifier, which would show the labels")

@@ -15,6 +15,8 @@ Under Gaussian noise of known variance, with E known, attacks/features/map_estim
 Where the defence only clips, the gradient of one image is taken back to its length (attacks/features/unclipping.py), and all goes
 on as without a defence. Of pruned and rounded gradients and of signs step 3 alone is left, on what each entry still says
 (attacks/common/data_fit.py); a private extractor is inverted at the features that a pruned gradient shows.
+
+Of messages in bf16 or fp16 the equations of layerwise inversion have errors of that format: ERROR is its relative spacing.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +29,9 @@ from attacks.common.closed_form import Features
 from attacks.common.data_fit import EVERY
 from attacks.features import anchored_matching, disaggregation, layerwise, map_estimate, unclipping
 from attacks.features.anchored_matching import AnchoredMatching
+from attacks.features.equations import layer_equations
 from privbench.hyperparameters import Count, CountOrZero, Weight
+from privbench.observation import wire
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 # A usual difference of neighbouring pixels in 2x - 1, of brightness; only its ratio to the errors of the equations counts.
@@ -65,6 +69,7 @@ class Staged:
     }
     # 1: another prior, and several starts, under noise; 2: layerwise inversion takes dL/dh from C's gradient
     revision: ClassVar[int] = 2
+    wire_revision: ClassVar[int] = 3  # 3: the errors of layerwise inversion are those of the number format
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -86,7 +91,8 @@ class Staged:
         if features is None or features.known is not None or not solvable or not self.peel_iterations:
             return self.descents.descend(artifact, posed, batch_of_one, seed, progress)
         gaussian = priors.natural(*priors.square(artifact.image_shape), PIXEL_STEP, priors.CHROMA, features.h)
-        end = layerwise.invert(posed, features.h, gaussian, self.peel_iterations, progress, self.peel_levels)
+        iterations, factor = self.peel_iterations, max(1.0, wire.spacing(artifact.defense) / layer_equations.ERROR)
+        end = layerwise.invert(posed, features.h, gaussian, iterations, progress, self.peel_levels, factor)
         layered, gap = batched.reconstruction(end, 1, posed.labels), anchored_matching.unexplained(posed, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
         if not len(rows):

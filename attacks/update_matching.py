@@ -55,14 +55,16 @@ class UpdateMatching:
     knowledge: ClassVar[str] = "update + natural images"
     rung: ClassVar[str] = "L2"
     knows: ClassVar[frozenset[str]] = NOISE | {"clip"} | INTERVALS
-    # 3: as `staged`, where it begins
-    noised_features_revision: ClassVar[int] = 3
+    # 3: as `staged`, where it begins; 4: as `revision` 3
+    noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "quick": {"steps": 60},
         "quick-slow": {"steps": 20, "start_steps": 50},
     }
-    revision: ClassVar[int] = 2  # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood
+    # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood; 3: it begins without SGD's weight decay,
+    # and labels of batches moved by Adam are other ones
+    revision: ClassVar[int] = 3
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -73,10 +75,10 @@ class UpdateMatching:
         """
         assert artifact.local is not None, "the needs name an update"
         by_adam = isinstance(optimiser_of(artifact.local), Adam)
-        artifact, trust = updates.without_adam(artifact)
+        sent, (artifact, trust) = artifact, updates.without_adam(artifact)
         local = artifact.local
         assert local is not None, "it is still an update"
-        gradients = updates.with_steady_rows(updates.as_gradient(artifact, local), trust)
+        gradients = updates.with_labels(updates.with_steady_rows(updates.as_gradient(artifact, local), trust), sent)
         staged = Staged(peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1)
         first = staged.reconstruct(gradients, knowledge, seed, progress)
         posed = problem.make(gradients, seed)._replace(labels=first.labels)

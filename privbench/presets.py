@@ -79,6 +79,7 @@ QUICK_BACKBONES: dict[str, dict[str, Any]] = {
 # Far slower to train and to attack on a CPU.
 SLOW_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet", "vit")
 SLOW_QUICK_VICTIMS = 4
+LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain
 KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
 UPLOADS_PER_ROUND = 12  # of each attacked client, of a server that keeps what it was sent
 SMOKE_PER_CLIENT = 32
@@ -325,23 +326,45 @@ def _other_images(
 
 def revision_of(cell: CellSpec) -> int:
     """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
-    return 0 if cell.attack is None else revision(cell.attack, cell.train.method, cell.train.defense, cell.batch_size)
+    if cell.attack is None:
+        return 0
+    train, seen = cell.train, (cell.observe, cell.wire, _observed_loss(cell.train))
+    return revision(cell.attack, train.method, train.defense, cell.batch_size, *seen)
 
 
-def revision(attack: str, method: str, defense: str, batch_size: int) -> int:
+def _observed_loss(train: TrainSpec) -> str:
+    """Which loss the observed gradient is of, of methods whose clients also train on imitated features."""
+    return str(train.method_settings.get("observe_loss", "classification"))
+
+
+def revision(
+    attack: str,
+    method: str,
+    defense: str,
+    batch_size: int,
+    observe: str = "gradient",
+    wire: str = "float32",
+    loss: str = "classification",
+) -> int:
     """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    The highest of its class's `revision`, where features are noised its `noised_features_revision`, and of several images per
-    gradient its `batches_revision`; 0 where the class says none. UserError where it cannot be imported. A cell stores it
-    (privbench/spec.py).
+    The highest of its class's `revision`, where features are noised its `noised_features_revision`, of several images per
+    gradient its `batches_revision`, of whole updates its `updates_revision`, of those on several images its
+    `update_batches_revision`, and of what is sent in fewer bits than single precision has its `wire_revision`; 0 where the class
+    says none. Of batches behind a `loss` on imitated features LABELS_REVISION is added, as all attacks share their labels.
+    UserError where it cannot be imported. A cell stores it (privbench/spec.py).
     """
     plugin = registry.resolve("attack", attack)
     kinds = {
         "revision": True,
         "noised_features_revision": _noises_features(method, defense),
         "batches_revision": batch_size > 1,
+        "updates_revision": observe == "update",
+        "update_batches_revision": observe == "update" and batch_size > 1,
+        "wire_revision": wire != "float32",
     }
-    return max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
+    own = max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
+    return own + (LABELS_REVISION if loss == "task" and batch_size > 1 else 0)
 
 
 def _noises_features(method: str, defense: str) -> bool:
@@ -389,6 +412,7 @@ def cell_spec(
     if of_updates and chosen.get("observe", "gradient") == "gradient":
         raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
     batch, local_batch = chosen.get("batch_size", 1), chosen.get("local_batch") or 0
+    seen = chosen.get("observe", "gradient"), chosen.get("wire", "float32"), _observed_loss(train)
     if local_batch > batch:
         raise UserError(f"--local-batch {local_batch} is more than the images of an update, --batch-size {batch}")
     slow = preset == "quick" and train.backbone in SLOW_BACKBONES
@@ -405,7 +429,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch),
+        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch, *seen),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }

@@ -26,7 +26,7 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
     sound = torch.nonzero(tensors.finite_rows(*gradients) & nonzero)[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
-    images, recovered = problem.grey_start(artifact), labels.recover(updates.nearly_gradients(artifact))
+    images, recovered = problem.grey_start(artifact), labels.recover(updates.labelled_gradients(artifact))
     loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(recovered[:, 0])
     failed = Reconstruction(images, recovered, loss, loss[:, None], restart, 0)
     return put(failed, sound, attack(artifact.select(sound))) if len(sound) else failed

@@ -20,6 +20,10 @@ Sums over clients whose images count for different weights w_i (sum 1): the same
 images of class c, which is no whole number. Class c comes more often than -dL/db_c / max w. Labels are assigned to images so that
 their weights add up to n_c / B as nearly as a search by single changes and exchanges brings them.
 
+Steps of Adam move every entry by about the learning rate, so that dL/dw_c over dL/db_c is no mean input, and the size of dL/db_c
+is lost. What is left is that b_c rises where class c pulls more often than the network expects: n_c ~ max(0, U_c) for the change
+U of b, once at least without a defence (`of_adam`; ours).
+
 A gradient that is not finite shows no label. It is read as one of zeros, so that the result is classes in any event.
 """
 
@@ -44,6 +48,7 @@ MOST_CLIPPED = 1e4  # 1 / s, at most
 NOT_CLIPPED = 1 - 1e-5  # of the bound, below which the norm of a message says that it was sent as it was
 MISSING = 10.0  # what a label that is known to be there and is not adds to a squared distance of shares
 SMALLEST_GAIN = 1e-12
+TINY = 1e-300  # in place of a division by 0
 EXACT = ("soteria", "precode")  # defences that leave the gradient of the last layer as it is
 PROBES = 256  # levels of one input for all units of the layer before the last, and as many draws of different ones
 RIDGE = 1e-8  # relative to the mean square of what enters the last layer
@@ -65,7 +70,6 @@ def recover(artifact: Artifact) -> Tensor:
     if "classifier" not in artifact.gradients:
         return unknown(artifact)
     _inputs(artifact.model)
-    bias, _ = _last(artifact)
     if artifact.batch_size == 1:
         return _error(artifact).argmin(1, keepdim=True)
     if artifact.image_weights is not None:
@@ -76,8 +80,20 @@ def recover(artifact: Artifact) -> Tensor:
     counts = _rounded(expected_counts(artifact), fewest(artifact), artifact.batch_size)
     if bool((was_clipped := _clipped(artifact)).any()):
         counts = torch.where(was_clipped[:, None], _counts_of_direction(artifact), counts)
-    classes = torch.arange(bias.shape[1], device=bias.device)
-    return torch.stack([torch.repeat_interleave(classes, each) for each in counts])
+    return _in_order(counts)
+
+
+def of_adam(change: Tensor, batch_size: int, *, exact: bool) -> Tensor:
+    """Labels [V, B] int64, ascending, of batches of one client from the change U [V, Y] of the last bias in steps of Adam.
+
+    `exact`: nothing but Adam acted on the change. Then each class whose bias rose is taken to occur, unless these are more than B;
+    weight decay alone could raise that of a class which the network rules out.
+    """
+    rise = change.double().where(tensors.finite_rows(change)[:, None], 0.0).clamp_min(0)
+    once = (rise > 0).long() if exact else torch.zeros_like(rise, dtype=torch.int64)
+    once = once.where((once.sum(1) <= batch_size)[:, None], 0)
+    counts = _rounded(batch_size * rise / rise.sum(1, keepdim=True).clamp_min(TINY), once, batch_size)
+    return _in_order(counts)
 
 
 def unknown(artifact: Artifact) -> Tensor:
@@ -159,9 +175,11 @@ def _error(artifact: Artifact) -> Tensor:
 def fewest(artifact: Artifact) -> Tensor:
     """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence that may change any sign.
 
-    Zeros, too, where they would add up to more than the batch.
+    Zeros, too, where they would add up to more than the batch, and where imitated features have a part in the gradient.
     """
     bias, weight = _last(artifact)
+    if artifact.imitated:
+        return torch.zeros_like(bias, dtype=torch.int64)
     exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
     if not exact and not described.is_exact(artifact.defense) and not _is_clipped_alone(artifact):
         return torch.zeros_like(bias, dtype=torch.int64)
@@ -336,3 +354,9 @@ def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:
         most = (expected - counts).argmax(1, keepdim=True)
         counts = counts.scatter_add(1, most, open_[:, None].to(counts))
     return counts
+
+
+def _in_order(counts: Tensor) -> Tensor:
+    """Labels [V, B] of counts [V, Y] that add up to B each, in ascending order."""
+    classes = torch.arange(counts.shape[1], device=counts.device)
+    return torch.stack([torch.repeat_interleave(classes, each) for each in counts])

@@ -34,7 +34,7 @@ def _auxiliary(knowledge: Knowledge) -> Batch:
 def _by_class(artifact: Artifact, knowledge: Knowledge, pick: Callable[[Tensor], Tensor]) -> Reconstruction:
     """`pick` of the auxiliary images of each victim's class; of all where there is none of the class."""
     images, classes = _auxiliary(knowledge)
-    recovered = labels.recover(updates.nearly_gradients(artifact))
+    recovered = labels.recover(updates.labelled_gradients(artifact))
     picked = {int(c): pick(images[classes == c]) for c in classes.unique()}
     other = pick(images)
     rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in recovered]

@@ -15,6 +15,7 @@ from torch.func import grad
 
 from attacks.common import bottleneck, data_fit, labels
 from attacks.common.problem import InversionProblem
+from privbench.defending import described
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
@@ -31,6 +32,27 @@ def nearly_gradients(artifact: Artifact) -> Artifact:
     """An artifact of gradients as it is; one of updates with what comes nearest to the gradients they began with."""
     artifact, _ = without_adam(artifact)
     return artifact if artifact.local is None else as_gradient(artifact, artifact.local)
+
+
+def labelled_gradients(artifact: Artifact) -> Artifact:
+    """`nearly_gradients`, with labels where their own equations would not show them (`with_labels`)."""
+    return with_labels(nearly_gradients(artifact), artifact)
+
+
+def with_labels(gradients: Artifact, artifact: Artifact) -> Artifact:
+    """What stands for the gradients of updates, with the labels that batches moved by Adam show; anything else as it is.
+
+    Of sums of several clients' updates the labels stay those of the gradients, as do single images', which are right.
+    """
+    local, updated = artifact.local, artifact.updates.get("classifier", {})
+    bias = updated.get(f"{artifact.model.classifier.logits_layer}.bias")
+    by_adam = local is not None and isinstance(optimiser_of(local), Adam)
+    if not by_adam or bias is None or artifact.labels is not None or not labels.are_shown(gradients):
+        return gradients
+    if artifact.batch_size == 1 or artifact.member_weights is not None:
+        return gradients
+    exact = described.is_exact(artifact.defense) and not artifact.imitated
+    return replace(gradients, labels=labels.of_adam(bias, artifact.batch_size, exact=exact))
 
 
 def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
@@ -90,13 +112,16 @@ def with_steady_rows(as_gradient: Artifact, trust: dict[str, Tensor]) -> Artifac
 
 
 def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
-    """The update taken for one gradient: -U / (lr K).
+    """The update taken for one gradient: -U / (lr K), less SGD's weight decay of the broadcast networks.
 
-    It is that for K = 1 and SGD without weight decay, and near it for small steps. The defence is named SEVERAL_STEPS, so that
-    nothing about rank and signs is taken to be exact.
+    It is that for K = 1 and SGD, and near it for small steps. The defence is named SEVERAL_STEPS, so that nothing about rank and
+    signs is taken to be exact. Weight decay stays in what was clipped, by a factor that nobody knows, or rounded entry by entry,
+    and where an active server sent clients different networks.
     """
-    rate = optimiser_of(local).lr * local.steps
+    rate, decay = optimiser_of(local).lr * local.steps, _weight_decay(artifact, local)
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
+    if decay:
+        gradients = {p: {n: t - decay * artifact.weights[p][n] for n, t in net.items()} for p, net in gradients.items()}
     variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
     defense = {"name": SEVERAL_STEPS} | ({"variance": variance} if variance else {})
     defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
@@ -104,6 +129,15 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
         # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.
         defense |= {n: t for n, t in artifact.defense.items() if n in ("keep", "bits")} | {"signs": fit.signs}
     return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)
+
+
+def _weight_decay(artifact: Artifact, local: LocalSteps) -> float:
+    """The weight decay that an update has in it as it is; 0 where `as_gradient` leaves it, and of Adam, who divides it."""
+    setting, fit = optimiser_of(local), data_fit.of(artifact)
+    differ = artifact.others is not None or artifact.divided is not None
+    if isinstance(setting, Adam) or fit.clip is not None or fit.by_entry or differ:
+        return 0.0
+    return setting.weight_decay
 
 
 def observed(artifact: Artifact) -> dict[str, Tensor]:

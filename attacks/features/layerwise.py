@@ -51,17 +51,20 @@ def invert(
     iterations: int,
     progress: Progress = no_progress,
     levels: int = len(LEVELS),
+    factor: float = 1.0,
 ) -> Descent:
     """The most probable image of every victim: x [V, 1, C, H, W], with F at the last level as loss and trace.
 
-    h [V, c, s, s] are the closed-form features; `iterations` at most per level, and the first so many `levels`. A victim
-    whose equations cannot be solved keeps its last good image, grey at first.
+    h [V, c, s, s] are the closed-form features; `iterations` at most per level, and the first so many `levels`. The errors of
+    all equations are `factor` times those of single precision. A victim whose equations cannot be solved keeps its last good
+    image, grey at first.
     """
-    layers = layer_equations.linear_maps(posed, gaussian)
+    layers = layer_equations.linear_maps(posed, gaussian, factor)
     ends = []
     for rows in torch.arange(len(h), device=h.device).split(CHUNK):
         progress(int(rows[0]), len(h), "layerwise inversion")
-        ends.append(_solve(layers, layer_equations.equations(posed, layers, h, rows), iterations, LEVELS[1:levels]))
+        shown = layer_equations.equations(posed, layers, h, rows, factor)
+        ends.append(_solve(layers, shown, iterations, LEVELS[1:levels]))
     longest = max(end.trace.shape[1] for end in ends)
     trace = torch.cat([F.pad(t, (0, longest - t.shape[1]), "replicate") for t in (end.trace for end in ends)])
     x = (torch.einsum("kc,nkhw->nchw", gaussian.colours, torch.cat([end.x for end in ends])) + 1) / 2

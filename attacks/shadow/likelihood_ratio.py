@@ -28,30 +28,43 @@ class Fitted(NamedTuple):
 def fitted(statistics: Tensor, inside: Tensor, outside: Tensor) -> Fitted:
     """From statistics [M, N, D] of M shadows that trained on an image or not [M, N]; what is neither is left out.
 
-    Every image needs a shadow of either kind.
+    So is what is not finite, as of a shadow that diverged. An image without a shadow of either kind takes the shift that images
+    share; one without any has NaN as mu.
     """
-    groups = [mask.to(statistics) for mask in (inside, outside)]
+    sound = statistics.isfinite().all(2)
+    statistics = statistics.where(sound[..., None], 0.0)
+    groups = [(mask & sound).to(statistics) for mask in (inside, outside)]
     counts = [mask.sum(0)[:, None] for mask in groups]
-    means = [(mask[..., None] * statistics).sum(0) / n for mask, n in zip(groups, counts, strict=True)]
+    both = ((counts[0] > 0) & (counts[1] > 0))[:, 0]
+    means = [(mask[..., None] * statistics).sum(0) / n.clamp_min(1) for mask, n in zip(groups, counts, strict=True)]
     each, total = means[0] - means[1], counts[0] + counts[1]
-    common = each.mean(0)
-    centre = (counts[0] * (means[0] - common) + counts[1] * means[1]) / total
+    common = each[both].mean(0)
+    each = each.where(both[:, None], common)
+    centre = (counts[0] * (means[0] - common) + counts[1] * means[1]) / total.clamp_min(1)
     residuals = [
         (mask[..., None] * (statistics - centre - shift)).flatten(0, 1)
         for mask, shift in zip(groups, (common, torch.zeros_like(common)), strict=True)
     ]
-    left = (total.sum() - len(each) - 1).clamp_min(1)
+    seen = total[:, 0] > 0
+    left = (total.sum() - seen.sum() - 1).clamp_min(1)
     covariance = sum(r.T @ r for r in residuals) / left
-    noise = covariance.diagonal() * (1 / counts[0] + 1 / counts[1]).mean()
-    share = (1 - noise / (each - common).square().mean(0).clamp_min(torch.finfo(each.dtype).tiny)).clamp(0, 1)
+    noise = covariance.diagonal() * (1 / counts[0] + 1 / counts[1])[both].mean()
+    spread = (each - common)[both].square().mean(0)
+    share = (1 - noise / spread.clamp_min(torch.finfo(each.dtype).tiny)).clamp(0, 1)
     shift = common + share * (each - common)
     mu = (counts[0] * (means[0] - shift) + counts[1] * means[1]) / total
-    return Fitted(mu, shift, covariance * (1 + (1 / total).mean()))
+    return Fitted(mu, shift, covariance * (1 + (1 / total[seen]).mean()))
 
 
 def log_ratios(statistics: Tensor, fit: Fitted) -> Tensor:
-    """log LR [N] of what the attacked networks say [N, D] of candidates, half of which are members; 0 where that is not finite."""
+    """log LR [N] of what the attacked networks say [N, D] of candidates, half of which are members; 0 where that is not finite.
+
+    The mean is moved to that of the candidates of which it is.
+    """
     middle = fit.outside + fit.shift / 2
-    moved = statistics + (middle - statistics).mean(0)
-    weights = fit.shift @ torch.linalg.pinv(fit.covariance, hermitian=True)
-    return ((moved - middle) * weights).sum(1).nan_to_num(0.0, 0.0, 0.0)
+    sound = (statistics.isfinite() & middle.isfinite()).all(1)
+    moved = statistics + (middle - statistics)[sound].mean(0)
+    # Shadows that say nothing of a shift leave no covariance: its eigenvalues would not converge.
+    covariance = fit.covariance.nan_to_num(0.0, 0.0, 0.0)
+    weights = fit.shift @ torch.linalg.pinv(covariance, hermitian=True)
+    return ((moved - middle) * weights).sum(1).where(sound, 0.0).nan_to_num(0.0, 0.0, 0.0)

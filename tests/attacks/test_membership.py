@@ -238,3 +238,43 @@ def test_a_ratio_of_nothing_or_of_no_number_is_even():
     assert likelihood_ratio.log_ratios(torch.zeros(4, 1, dtype=torch.float64), nothing).tolist() == [0.0] * 4
     fit = likelihood_ratio.fitted(statistics, inside, outside)
     assert likelihood_ratio.log_ratios(torch.full_like(seen, torch.nan), fit).tolist() == [0.0] * 4
+
+
+def test_one_number_that_is_none_takes_no_other_answer_away():
+    """The others' answers are those without that image, whose shift and residuals are then no part of what images share."""
+    statistics, inside, outside, seen, _ = drawn(2.0, 40, 8)
+    rest = torch.arange(40) != 3
+    without = likelihood_ratio.fitted(statistics[:, rest], inside[:, rest], outside[:, rest])
+    wanted = likelihood_ratio.log_ratios(seen[rest], without)
+    broken = statistics.clone()
+    broken[:, 3] = torch.inf
+    for one in (seen, seen.index_fill(0, torch.tensor([3]), -torch.inf)):
+        ratios = likelihood_ratio.log_ratios(one, likelihood_ratio.fitted(broken, inside, outside))
+        assert float(ratios[3]) == 0
+        torch.testing.assert_close(ratios[rest], wanted)
+
+
+def test_a_shadow_that_diverged_is_left_out():
+    """What is fitted is what the three others alone give."""
+    statistics, inside, outside, seen, _ = drawn(2.0, 40, 4, dimensions=2)
+    broken = statistics.clone()
+    broken[0] = torch.nan
+    fit = likelihood_ratio.fitted(broken, inside, outside)
+    alone = likelihood_ratio.fitted(statistics[1:], inside[1:], outside[1:])
+    for ours, other in zip(fit, alone, strict=True):
+        torch.testing.assert_close(ours, other)
+    assert (likelihood_ratio.log_ratios(seen, fit) != 0).all()
+    # Of two shadows one tells nothing of a shift.
+    fit = likelihood_ratio.fitted(broken[:2], inside[:2], outside[:2])
+    assert not likelihood_ratio.log_ratios(seen, fit).any()
+
+
+def test_an_image_that_no_shadow_trained_on_takes_the_shift_of_the_others():
+    statistics, inside, outside, seen, _ = drawn(2.0, 40, 4)
+    broken = statistics.where(~inside[..., None] | (torch.arange(40) != 3)[:, None], torch.nan)
+    fit = likelihood_ratio.fitted(broken, inside, outside)
+    others = torch.arange(40) != 3
+    common = (statistics * inside[..., None]).sum(0) / inside.sum(0)[:, None]
+    common = (common - (statistics * outside[..., None]).sum(0) / outside.sum(0)[:, None])[others].mean(0)
+    torch.testing.assert_close(fit.shift[3], common)
+    assert float(likelihood_ratio.log_ratios(seen, fit)[3]) != 0

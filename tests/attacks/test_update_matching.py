@@ -6,8 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.common import closed_form, problem
-from attacks.common.updates import as_gradient, local_change, noise_variance, with_steady_rows, without_adam
+from attacks import label_distribution
+from attacks.common import closed_form, labels, problem
+from attacks.common.updates import (
+    as_gradient,
+    labelled_gradients,
+    local_change,
+    nearly_gradients,
+    noise_variance,
+    with_steady_rows,
+    without_adam,
+)
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
@@ -185,6 +194,23 @@ def test_one_step_of_sgd_is_a_gradient(untrained):
             torch.testing.assert_close(taken.gradients[part][n], t, rtol=1e-3, atol=1e-6)
 
 
+def test_the_weight_decay_of_sgd_is_no_part_of_the_gradient(untrained):
+    """The update is a difference of weights of at most 1 in single precision, which dividing by the rate magnifies."""
+    gradient, local = seen_by(untrained, None)[0], LocalSteps(1, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.1})
+    update = seen_by(untrained, local)[0]
+    taken, clipped = as_gradient(update, local), replace(update, defense={"name": "clip", "clip": 1.0})
+    for part, net in gradient.gradients.items():
+        for n, t in net.items():
+            error = 4 * torch.finfo(torch.float32).eps / 0.5
+            torch.testing.assert_close(taken.gradients[part][n], t, rtol=1e-5, atol=error)
+            # Of what was clipped nobody knows by how much.
+            torch.testing.assert_close(as_gradient(clipped, local).gradients[part][n], -update.updates[part][n] / 0.5)
+    two = seen_by(untrained, local._replace(steps=2))[0]
+    far = [as_gradient(two, one).gradients["classifier"]["fc1.weight"] - gradient.gradients["classifier"]["fc1.weight"]
+           for one in (local._replace(steps=2), LocalSteps(2, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}))]  # fmt: skip
+    assert far[0].norm() < 0.5 * far[1].norm()
+
+
 def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):
     seen, _ = seen_by(untrained, ADAM)
     artifacts.save(seen, tmp_path / "artifact")
@@ -254,6 +280,31 @@ def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_i
     assert (early.images == 0.5).all()
     assert (early.loss > EXPLAINED).all()
     assert (early.trace[:, -1] < early.trace[:, 0]).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_labels_of_pairs_that_adam_moved_are_those_whose_bias_rose(steps):
+    """No class has half of the probability that an untrained network gives, so a bias rises where its class occurs alone."""
+    x, y = smooth_images(6), torch.tensor([3, 0, 7, 7, 1, 9])
+    seen = update(x, y, ADAM._replace(steps=steps), batch_size=2)
+    gradients = labelled_gradients(seen)
+    assert torch.equal(labels.recover(gradients), y.view(-1, 2).sort(1).values)
+    for name, t in nearly_gradients(seen).gradients["classifier"].items():
+        assert torch.equal(gradients.gradients["classifier"][name], t)
+    counts = label_distribution.counted(seen)
+    assert torch.equal(counts[0], torch.bincount(y, minlength=10).double())
+    matched = UpdateMatching(steps=1, start_steps=1, feature_steps=1).reconstruct(seen, Knowledge(), 0)
+    assert torch.equal(matched.labels, labels.recover(gradients))
+
+
+def test_labels_that_adam_moved_by_hand():
+    """Shares 3/4 and 1/4 of 4; two of three rising classes that must occur; more of them than images; and nothing to read."""
+    rises = torch.tensor([[0.3, -0.2, 0.1], [0.9, 0.1, -0.1], [0.5, 0.2, 0.1], [torch.nan, 0.0, 1.0]])
+    assert labels.of_adam(rises, 4, exact=False).tolist()[0] == [0, 0, 0, 2]
+    assert labels.of_adam(rises, 2, exact=True).tolist()[1] == [0, 1]
+    assert labels.of_adam(rises, 2, exact=False).tolist()[1] == [0, 0]
+    assert labels.of_adam(rises, 2, exact=True).tolist()[2] == [0, 1]
+    assert labels.of_adam(rises, 3, exact=True).tolist()[3] == [0, 1, 2]
 
 
 @pytest.fixture(scope="module")

@@ -226,11 +226,13 @@ def central_network(steps: int, seed: int = 0, model: Model | None = None) -> tu
     return params, Batch(*test), Batch(*(t[600:] for t in train))
 
 
-def update(images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | None = None) -> Artifact:
-    """An artifact of FedAvg's whole local updates, one image [V, C, H, W] each, by torch's own optimiser."""
+def update(
+    images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | None = None, batch_size: int = 1
+) -> Artifact:
+    """An artifact of FedAvg's whole local updates on batches of images [V B, C, H, W], by torch's own optimiser."""
     before = weights or networks()
     sent: dict[str, dict[str, list[Tensor]]] = {"extractor": {}, "classifier": {}}
-    for x, y in zip(images.split(1), labels.split(1), strict=True):
+    for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
         leaves = [t for net in params.values() for t in net.values()]
         optimiser = initialised_by(local, leaves)
@@ -242,7 +244,8 @@ def update(images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | N
             for name, t in net.items():
                 sent[part].setdefault(name, []).append((t - before[part][name]).detach())
     changes = {p: {n: torch.stack(t) for n, t in net.items()} for p, net in sent.items()}
-    return replace(artifact(images, labels, weights=before), gradients={}, updates=changes, local=local)
+    plain = artifact(images, labels, batch_size=batch_size, weights=before)
+    return replace(plain, gradients={}, updates=changes, local=local)
 
 
 def initialised_by(local: LocalSteps, leaves: Sequence[Tensor]) -> torch.optim.Optimizer:

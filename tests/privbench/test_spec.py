@@ -474,6 +474,45 @@ def test_what_is_returned_of_batches_has_a_revision_of_its_own():
     assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of(1)}))
 
 
+def test_what_is_returned_of_other_number_formats_has_a_revision_of_its_own():
+    def of(**seen):
+        return presets.revision("staged", "fedavg", "none", 1, **seen)
+
+    assert of(wire="fp16") == of(wire="bf16") > of() == of(wire="float32") == of(observe="update")
+    train = presets.train_spec("smoke", "digits", "fedavg")
+    cell = presets.cell_spec("smoke", train, "staged", wire="fp16")
+    assert cell.attack_revision == of(wire="fp16")
+    assert presets.is_of_today(cell)
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of()}))
+
+
+def test_what_is_returned_of_whole_updates_has_a_revision_of_its_own():
+    def of(observe):
+        return presets.revision("imprint", "fedavg", "none", 1, observe)
+
+    def of_batches(observe, batch_size):
+        return presets.revision("joint", "fedsplit", "none", batch_size, observe)
+
+    assert of("update") > of("gradient") == presets.revision("imprint", "fedavg", "none", 1)
+    assert of_batches("update", 2) > of_batches("update", 1) == of_batches("gradient", 2)
+    train = presets.train_spec("smoke", "digits", "fedavg")
+    cell = presets.cell_spec("smoke", train, "imprint", observe="update")
+    assert cell.attack_revision == of("update")
+    assert presets.is_of_today(cell)
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of("gradient")}))
+
+
+def test_what_is_returned_of_batches_behind_imitated_features_has_a_revision_of_its_own():
+    def cell(loss, batch_size):
+        train = presets.train_spec("smoke", "digits", "fedgen", method_settings={"observe_loss": loss})
+        return presets.cell_spec("smoke", train, "dlg", batch_size=batch_size)
+
+    plain, mixed = cell("classification", 2), cell("task", 2)
+    assert mixed.attack_revision == plain.attack_revision + presets.LABELS_REVISION
+    assert cell("task", 1).attack_revision == cell("classification", 1).attack_revision == plain.attack_revision
+    assert presets.is_of_today(mixed)
+
+
 def test_defences_without_noise_are_those_that_say_so():
     settings = dict.fromkeys(("dp-sgd", "dp-adam", "dp-fedavg"), "noise=1")
     settings |= {"gaussian": "0.001", "clip": "1", "prune": "0.5", "quantize": "4", "soteria": "0.4", "precode": "256"}

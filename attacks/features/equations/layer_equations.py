@@ -66,8 +66,11 @@ class LatentImages(NamedTuple):
     w: Tensor
 
 
-def linear_maps(posed: InversionProblem, gaussian: GaussianPrior) -> Layers:
-    """The linear maps of the problem's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
+def linear_maps(posed: InversionProblem, gaussian: GaussianPrior, factor: float = 1.0) -> Layers:
+    """The linear maps of the problem's extractor, and the prior seen through them; UserError unless it is LeNet-5's.
+
+    `factor` is that of `equations`.
+    """
     if posed.model.backbone != "lenet5":
         raise UserError(
             f"layerwise inversion solves LeNet-5's equations, but the networks are {posed.model.backbone}; try --attack staged"
@@ -84,27 +87,31 @@ def linear_maps(posed: InversionProblem, gaussian: GaussianPrior) -> Layers:
     k2 = strided_matrix(e["conv2.weight"], z_side - 1)
     b2 = e["conv2.bias"].repeat_interleave(len(k2) // len(e["conv2.bias"]))
     grey = pooled_spread(spread, sigmoid_slope(torch.sigmoid(b1)))
-    grey.diagonal().add_(COMMON_ERROR**2)
+    grey.diagonal().add_((factor * COMMON_ERROR) ** 2)
     return Layers(
         gaussian, kernel, window, rows, b1, e["conv2.weight"], k2, b2, spread, torch.linalg.cholesky_ex(grey).L
     )
 
 
-def equations(posed: InversionProblem, layers: Layers, h: Tensor, rows: Tensor) -> Victims:
-    """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all."""
+def equations(posed: InversionProblem, layers: Layers, h: Tensor, rows: Tensor, factor: float = 1.0) -> Victims:
+    """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all.
+
+    All relative errors are `factor` times those of single precision.
+    """
+    own, first_own = factor * ERROR, factor * FIRST_ERROR
     inside = h[rows].clamp(FEATURE_ERROR, 1 - SATURATED)
     delta = problem.feature_slope(posed)[rows] * sigmoid_slope(inside)
     flat = inside.flatten(1)
     z2 = torch.logit(flat) - layers.b2
-    relative = (ERROR * flat + FEATURE_ERROR) / sigmoid_slope(flat)
-    certainty = (relative.square() + ERROR**2 * z2.square().mean(1, keepdim=True)).rsqrt()
+    relative = (own * flat + FEATURE_ERROR) / sigmoid_slope(flat)
+    certainty = (relative.square() + own**2 * z2.square().mean(1, keepdim=True)).rsqrt()
     second, first = (posed.observed[f"extractor/{n}.weight"][rows] for n in ("conv2", "conv1"))
-    error = (ERROR * _size(second))[:, None, None]
+    error = (own * _size(second))[:, None, None]
     d2 = pooled_correlation(delta, layers.b1.shape[-1] - 1).flatten(-2).flatten(1, 3) / error
     c = second.transpose(1, 2).flatten(2).mT / error
     back = unpool(F.conv_transpose2d(delta, layers.second, stride=2))
     first = torch.einsum("kc,nochw->nkohw", layers.gaussian.colours, first).flatten(3)
-    return Victims(z2 * certainty, certainty, d2, c, back, first, (FIRST_ERROR * _size(first)).square())
+    return Victims(z2 * certainty, certainty, d2, c, back, first, (first_own * _size(first)).square())
 
 
 def pick(victims: Victims, rows: Tensor | int) -> Victims:

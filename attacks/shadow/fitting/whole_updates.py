@@ -38,7 +38,7 @@ def reconstruct(
     """All victims, each with all images of its client's update."""
     assert artifact.local is not None, "the needs name an update"
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-    posed, local = problem.make(updates.nearly_gradients(artifact), seed), artifact.local
+    posed, local = problem.make(updates.labelled_gradients(artifact), seed), artifact.local
     observed = updates.observed(artifact)
     trust = {name: torch.ones_like(t[0]) for name, t in observed.items()}
     like, count = next(iter(observed.values())), settings.starts

@@ -47,6 +47,15 @@ def test_the_fewest_of_each_class_are_never_more_than_there_are(shown):
     assert (fewest.sum(1) >= 3).all()
 
 
+def test_a_loss_on_imitated_features_leaves_no_class_certain(shown):
+    """Their classes, of which an image may have none, lower the last bias's gradient as the images' do."""
+    seen, _ = shown
+    assert int(labels.fewest(seen).sum()) > 0
+    mixed = replace(seen, imitated=4)
+    assert not labels.fewest(mixed).any()
+    assert (counts(labels.recover(mixed)).sum(1) == 4).all()
+
+
 def test_recovered_labels_keep_the_fewest_and_the_size(shown):
     seen, _ = shown
     recovered = counts(labels.recover(seen))

@@ -11,6 +11,7 @@ from attacks.features.equations import layer_equations, pooled_convolution
 from attacks.staged import Staged
 from privbench.networks.layers import conv_then_average_pool
 from privbench.networks.model import Model
+from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.builders import small_artifacts
@@ -209,6 +210,24 @@ def test_the_prior_is_a_covariance_and_colours_are_smoother_than_brightness():
     step = torch.einsum("oc,nchw->onhw", gaussian.colours, images.diff(dim=-1)).flatten(1).square().mean(1)
     assert 0.5 * 0.1**2 < step[0] < 1.0 * 0.1**2
     torch.testing.assert_close(step[0] / step, torch.tensor([1, 15.0, 50.0]).double(), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp16"])
+def test_the_equations_of_a_message_in_fewer_bits_have_errors_of_its_format(shown, form):
+    """With those of single precision, of which these are hundreds of times, the image explains the rounding."""
+    seen = replace(shown, gradients=wire.rounded(shown.gradients, form), defense=wire.described({"name": "none"}, form))
+    posed, h = problem.make(seen, 0), closed_form.closed_form(seen)
+    gaussian = priors.natural(1, 32, 0.1, priors.CHROMA, h)
+    image = Staged(steps=1, feature_steps=1).reconstruct(seen, Knowledge(), 0).images[:, 0]
+    single = layerwise.invert(posed, h, gaussian, 8).x[:, 0]
+    assert (psnr_db(image, smooth_images(2)) > psnr_db(single, smooth_images(2)) + 10).all()
+    shared = layer_equations.linear_maps(posed, gaussian)
+    factor = torch.finfo(wire.FORMATS[form]).eps / layer_equations.ERROR
+    equations = layer_equations.equations(posed, shared, h, torch.arange(2), factor)
+    found, true = (
+        layerwise.neg_log_posterior(shared, equations, in_colours(gaussian, x)) for x in (image, smooth_images(2))
+    )
+    assert (found < true).all()
 
 
 def test_a_victim_that_layerwise_inversion_fails_on_is_descended_on_and_spoils_no_other(shown):
