@@ -10,7 +10,7 @@ about accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from privbench import data, registry, written_defense
@@ -325,62 +325,51 @@ def _other_images(
 
 
 def revision_of(cell: CellSpec) -> int:
-    """The revision of a cell's attack by now; 0 without an attack. UserError where it cannot be imported."""
+    """How often what a cell's attack returns has changed since spec.ATTACK_REVISION was raised; part of the cell's name.
+
+    0 without an attack, and of a class that says none. A class says of which cells its numbers changed: of all, or of one kind of
+    them, so that all others keep their names. This is the highest of those that it declares among REVISIONS and whose kind the cell
+    is of. Of batches behind a loss on imitated features LABELS_REVISION is added, as all attacks share their labels. UserError
+    where the attack cannot be imported.
+    """
     if cell.attack is None:
         return 0
-    train, seen = cell.train, (cell.observe, cell.wire, _observed_loss(cell.train))
-    return revision(cell.attack, train.method, train.defense, cell.batch_size, *seen)
-
-
-def _observed_loss(train: TrainSpec) -> str:
-    """Which loss the observed gradient is of, of methods whose clients also train on imitated features."""
-    return str(train.method_settings.get("observe_loss", "classification"))
-
-
-def revision(
-    attack: str,
-    method: str,
-    defense: str,
-    batch_size: int,
-    observe: str = "gradient",
-    wire: str = "float32",
-    loss: str = "classification",
-) -> int:
-    """How often what an attack returns of such runs has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
-
-    The highest of its class's `revision`, where features are noised its `noised_features_revision`, of several images per
-    gradient its `batches_revision`, of whole updates its `updates_revision`, of those on several images its
-    `update_batches_revision`, and of what is sent in fewer bits than single precision has its `wire_revision`; 0 where the class
-    says none. Of batches behind a `loss` on imitated features LABELS_REVISION is added, as all attacks share their labels.
-    UserError where it cannot be imported. A cell stores it (privbench/spec.py).
-    """
-    plugin = registry.resolve("attack", attack)
-    kinds = {
-        "revision": True,
-        "noised_features_revision": _noises_features(method, defense),
-        "batches_revision": batch_size > 1,
-        "updates_revision": observe == "update",
-        "update_batches_revision": observe == "update" and batch_size > 1,
-        "wire_revision": wire != "float32",
-    }
-    own = max(int(getattr(plugin, kind, 0)) for kind, applies in kinds.items() if applies)
-    return own + (LABELS_REVISION if loss == "task" and batch_size > 1 else 0)
-
-
-def _noises_features(method: str, defense: str) -> bool:
-    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
-
-    Of a user's own code nothing is imported, and it may.
-    """
-    if not any(registry.may_add_noise(*one) for one in written_defense.members(defense)):
-        return False
-    return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
+    plugin = registry.resolve("attack", cell.attack)
+    own = max(int(getattr(plugin, name, 0)) for name, belongs in REVISIONS.items() if belongs(cell))
+    return own + (LABELS_REVISION if cell.batch_size > 1 and _trains_on_imitated_features(cell.train) else 0)
 
 
 def is_of_today(cell: CellSpec) -> bool:
     """Whether today's code returns what the cell's attack did; of a user's own code nothing is imported, and it counts."""
     own = cell.attack is not None and cell.attack not in registry.ATTACKS | registry.INFERENCES
     return own or revision_of(cell) == cell.attack_revision
+
+
+def _trains_on_imitated_features(train: TrainSpec) -> bool:
+    """Whether the observed loss has a part of them."""
+    return train.method_settings.get("observe_loss") == "task"
+
+
+def _shows_noised_features(cell: CellSpec) -> bool:
+    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
+
+    Of a user's own code nothing is imported, and it may.
+    """
+    method = cell.train.method
+    if not any(registry.may_add_noise(*one) for one in written_defense.members(cell.train.defense)):
+        return False
+    return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
+
+
+# What a class may declare, and of which cells it is.
+REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
+    "revision": lambda cell: True,
+    "noised_features_revision": _shows_noised_features,
+    "batches_revision": lambda cell: cell.batch_size > 1,
+    "updates_revision": lambda cell: cell.observe == "update",
+    "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
+    "wire_revision": lambda cell: cell.wire != "float32",
+}
 
 
 def cell_spec(
@@ -412,7 +401,6 @@ def cell_spec(
     if of_updates and chosen.get("observe", "gradient") == "gradient":
         raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
     batch, local_batch = chosen.get("batch_size", 1), chosen.get("local_batch") or 0
-    seen = chosen.get("observe", "gradient"), chosen.get("wire", "float32"), _observed_loss(train)
     if local_batch > batch:
         raise UserError(f"--local-batch {local_batch} is more than the images of an update, --batch-size {batch}")
     slow = preset == "quick" and train.backbone in SLOW_BACKBONES
@@ -429,11 +417,11 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
-        "attack_revision": 0 if attack is None else revision(attack, train.method, train.defense, batch, *seen),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }
     kept, last = max(fields["observed_rounds"] or (0,)), train.schedule.rounds
     if kept > last:
         raise UserError(f"--observed-rounds {kept} was asked for, but training ends after {last} rounds at the latest")
-    return checked(CellSpec, fields)
+    cell = checked(CellSpec, fields)
+    return cell.model_copy(update={"attack_revision": revision_of(cell)})

@@ -187,7 +187,7 @@ class CellSpec(Strict):
     # Samples by which its generators of images are scored: privbench/execution/generator_scores.py; 0: they are not.
     generated: int = Field(0, ge=0, le=1_000_000)
     # Of the attack's class when the cell was specified, so that the name and the files show it without importing the class.
-    attack_revision: int = Field(0, ge=0)  # privbench.presets.revision; part of the name
+    attack_revision: int = Field(0, ge=0)  # privbench.presets.revision_of; part of the name
     active: bool = False  # whether its server crafts what it sends; follows from the attack
 
     _not_hashed: ClassVar[frozenset[str]] = frozenset({"attack_revision", "active"})

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -443,11 +444,25 @@ def test_runs_of_other_protocols_keep_their_names(dataset, method, name):
     assert presets.train_spec("paper", dataset, method, seed=presets.FIRST_SEED).id == name
 
 
-def test_what_features_show_under_noise_has_a_revision_of_its_own():
-    def of(method, defense):
-        return presets.revision("calibrated", method, defense, 1)
+def revision(attack, method, defense="none", **seen):
+    """The revision of a cell of that attack; the method and the defence may be names of nothing."""
+    train = presets.train_spec("smoke", "digits", "fedsplit")
+    cell = presets.cell_spec("smoke", train, attack, **seen)
+    return presets.revision_of(
+        cell.model_copy(update={"train": train.model_copy(update={"method": method, "defense": defense})})
+    )
 
-    plain, noised = of("fedsplit", "none"), of("fedsplit", "gaussian:0.001")
+
+def is_named_by(cell, wanted, other):
+    """Whether a cell is of today at the revision `wanted`, and would not be at `other`."""
+    assert cell.attack_revision == wanted
+    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": other}))
+    return presets.is_of_today(cell)
+
+
+def test_what_features_show_under_noise_has_a_revision_of_its_own():
+    of = partial(revision, "calibrated")
+    plain, noised = of("fedsplit"), of("fedsplit", "gaussian:0.001")
     assert noised > plain
     assert of("fedsplit", "clip:1+gaussian:0.001") == of("fedcg", "dp-sgd:epsilon=8") == noised
     assert of("fedsplit", "clip:1") == of("fedavg", "gaussian:0.001") == of("fedsplit", "gaussian:0") == plain
@@ -456,50 +471,29 @@ def test_what_features_show_under_noise_has_a_revision_of_its_own():
     # Of a user's own code nothing is imported.
     assert of("fedsplit", "nowhere:Defense") == of("nowhere:Method", "gaussian:0.001") == noised
     train = presets.train_spec("smoke", "digits", "fedsplit", defense="gaussian:0.001")
-    cell = presets.cell_spec("smoke", train, "calibrated")
-    assert presets.is_of_today(cell)
-    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": plain}))
+    assert is_named_by(presets.cell_spec("smoke", train, "calibrated"), noised, plain)
 
 
 def test_what_is_returned_of_batches_has_a_revision_of_its_own():
-    def of(batch_size, defense="none"):
-        return presets.revision("calibrated", "fedsplit", defense, batch_size)
-
-    assert of(8) > of(1)
-    assert of(8) == of(2) == of(2, "gaussian:0.001")
+    of = partial(revision, "calibrated", "fedsplit")
+    assert of(batch_size=8) == of(batch_size=2) == of("gaussian:0.001", batch_size=2) > of()
     train = presets.train_spec("smoke", "digits", "fedsplit")
-    cell = presets.cell_spec("smoke", train, "calibrated", batch_size=2)
-    assert cell.attack_revision == of(2)
-    assert presets.is_of_today(cell)
-    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of(1)}))
+    assert is_named_by(presets.cell_spec("smoke", train, "calibrated", batch_size=2), of(batch_size=2), of())
 
 
 def test_what_is_returned_of_other_number_formats_has_a_revision_of_its_own():
-    def of(**seen):
-        return presets.revision("staged", "fedavg", "none", 1, **seen)
-
+    of = partial(revision, "staged", "fedavg")
     assert of(wire="fp16") == of(wire="bf16") > of() == of(wire="float32") == of(observe="update")
     train = presets.train_spec("smoke", "digits", "fedavg")
-    cell = presets.cell_spec("smoke", train, "staged", wire="fp16")
-    assert cell.attack_revision == of(wire="fp16")
-    assert presets.is_of_today(cell)
-    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of()}))
+    assert is_named_by(presets.cell_spec("smoke", train, "staged", wire="fp16"), of(wire="fp16"), of())
 
 
 def test_what_is_returned_of_whole_updates_has_a_revision_of_its_own():
-    def of(observe):
-        return presets.revision("imprint", "fedavg", "none", 1, observe)
-
-    def of_batches(observe, batch_size):
-        return presets.revision("joint", "fedsplit", "none", batch_size, observe)
-
-    assert of("update") > of("gradient") == presets.revision("imprint", "fedavg", "none", 1)
-    assert of_batches("update", 2) > of_batches("update", 1) == of_batches("gradient", 2)
-    train = presets.train_spec("smoke", "digits", "fedavg")
-    cell = presets.cell_spec("smoke", train, "imprint", observe="update")
-    assert cell.attack_revision == of("update")
-    assert presets.is_of_today(cell)
-    assert not presets.is_of_today(cell.model_copy(update={"attack_revision": of("gradient")}))
+    of = partial(revision, "joint", "fedsplit")
+    assert of(observe="update", batch_size=2) > of(observe="update") == of(batch_size=2) == of()
+    train = presets.train_spec("smoke", "digits", "fedsplit")
+    cell = presets.cell_spec("smoke", train, "joint", observe="update", batch_size=2)
+    assert is_named_by(cell, of(observe="update", batch_size=2), of())
 
 
 def test_what_is_returned_of_batches_behind_imitated_features_has_a_revision_of_its_own():
