@@ -65,8 +65,8 @@ class UpdateMatching:
         "quick-slow": {"steps": 20, "start_steps": 50},
     }
     # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood; 3: it begins without SGD's weight decay,
-    # and from layerwise images as well; labels of batches moved by Adam are other ones
-    revision: ClassVar[int] = 3
+    # and labels of batches moved by Adam are other ones; 4: from layerwise images as well
+    revision: ClassVar[int] = 4
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
