@@ -3,7 +3,8 @@
     min over x of  mean over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / ||U_l||^2 + lambda TV(x)
 where theta(x; K) are the networks after K steps on x by the client's optimiser from the broadcast networks, and U is the
 observed change. The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient,
-from which `staged` makes labels and a first image.
+from which `staged` makes labels and a first image, and layerwise inversion, where it applies, two more
+(attacks/features/update_descent.py).
 
 Under noise of known variance v in U (attacks/common/updates.py) and with E known, what is descended on is twice the negative
 logarithm of the posterior, as in attacks/features/map_estimate.py, with the same prior of photographs:
@@ -29,7 +30,7 @@ import torch
 from attacks.common import data_fit, problem, updates
 from attacks.common.data_fit import INTERVALS, NOISE
 from attacks.common.updates import noise_variance
-from attacks.features import map_estimate
+from attacks.features import map_estimate, update_descent
 from attacks.features.update_descent import UpdateDescent
 from attacks.staged import Staged
 from privbench.hyperparameters import Count, CountOrZero, Weight
@@ -49,6 +50,7 @@ class UpdateMatching:
     weight: Weight = 3e-4  # lambda
     feature_steps: CountOrZero = 100  # of the first image
     start_steps: CountOrZero = 100
+    peel_iterations: CountOrZero = 8  # of layerwise inversion, at most, per level; 0 leaves these starts out
 
     needs: ClassVar[frozenset[str]] = frozenset({"update:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
@@ -58,23 +60,23 @@ class UpdateMatching:
     # 3: as `staged`, where it begins; 4: as `revision` 3
     noised_features_revision: ClassVar[int] = 4
     presets: ClassVar[Presets] = {
-        "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5},
+        "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5, "peel_iterations": 1},
         "quick": {"steps": 60},
         "quick-slow": {"steps": 20, "start_steps": 50},
     }
     # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood; 3: it begins without SGD's weight decay,
-    # and labels of batches moved by Adam are other ones
-    revision: ClassVar[int] = 3
+    # and labels of batches moved by Adam are other ones; 4: from layerwise images as well
+    revision: ClassVar[int] = 4
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """L-BFGS from the image that the update gives when it is taken for a gradient, and from grey: the lower end counts.
+        """L-BFGS from the images that the update gives when it is taken for a gradient, and from grey: the lowest end counts.
 
         Under Adam an end that does not explain the update (EXPLAINED) is given up for grey; loss and trace say how far it came.
         """
         assert artifact.local is not None, "the needs name an update"
-        by_adam = isinstance(optimiser_of(artifact.local), Adam)
+        by_adam, spent = isinstance(optimiser_of(artifact.local), Adam), 0
         sent, (artifact, trust) = artifact, updates.without_adam(artifact)
         local = artifact.local
         assert local is not None, "it is still an update"
@@ -87,9 +89,13 @@ class UpdateMatching:
             prior = map_estimate.of_photographs(artifact, next(iter(posed.observed.values())))
             matched = descent.most_probable(first.images, prior, variance)
         else:
-            grey = problem.plain_start(artifact, seed)
-            matched = descent.matched(first.images, grey, trust, self.weight)
+            starts = [first.images, problem.plain_start(artifact, seed)]
+            if not by_adam:
+                layered, spent = update_descent.layerwise_images(gradients, posed, self.peel_iterations, progress)
+                starts += layered
+            matched = descent.matched(starts, trust, self.weight)
             hopeless = ~(matched.loss < EXPLAINED) & by_adam
             images = torch.where(hopeless[:, None, None, None, None], problem.grey_start(artifact), matched.images)
             matched = matched._replace(images=images, outcome=hopeless.long() * Outcome.GAVE_UP)
-        return matched._replace(gradient_evaluations=matched.gradient_evaluations + first.gradient_evaluations)
+        evaluations = matched.gradient_evaluations + first.gradient_evaluations + spent
+        return matched._replace(gradient_evaluations=evaluations)

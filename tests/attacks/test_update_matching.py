@@ -17,6 +17,7 @@ from attacks.common.updates import (
     with_steady_rows,
     without_adam,
 )
+from attacks.features import update_descent
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
@@ -28,9 +29,9 @@ from privbench.observation import local_update, observe
 from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
-from privbench.types import Batch, Knowledge, LocalSteps
+from privbench.types import Batch, Knowledge, LocalSteps, no_progress
 from tests.builders.federations import digits_federation
-from tests.builders.small_artifacts import artifact, central_network, logits, networks, smooth_images, update
+from tests.builders.small_artifacts import artifact, central_network, digits, logits, networks, smooth_images, update
 
 CPU = torch.device("cpu")
 SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 1e-3})
@@ -305,6 +306,32 @@ def test_labels_that_adam_moved_by_hand():
     assert labels.of_adam(rises, 2, exact=False).tolist()[1] == [0, 0]
     assert labels.of_adam(rises, 2, exact=True).tolist()[2] == [0, 1]
     assert labels.of_adam(rises, 3, exact=True).tolist()[3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_updates_of_a_trained_network_are_matched_from_a_layerwise_image(steps):
+    """Descents from other starts stick on it: their squared errors are at least ten times as large."""
+    x, y = (t[:2] for t in digits(12))
+    seen = update(x, y, LocalSteps(steps, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}), central_network(400, 0)[0])
+    attack = UpdateMatching(steps=10, start_steps=10, feature_steps=10)
+    with_it, without = (replace(attack, peel_iterations=n).reconstruct(seen, Knowledge(), 0) for n in (8, 0))
+    assert (with_it.restart >= 2).all()
+    assert (with_it.loss < without.loss).all()
+    assert (psnr_db(with_it.images[:, 0], x) > psnr_db(without.images[:, 0], x) + 10).all()
+    assert torch.equal(with_it.trace[:, -1], with_it.loss)
+
+
+def test_there_is_no_layerwise_image_where_its_equations_do_not_hold(noised):
+    seen, _ = noised
+    pair = update(smooth_images(2), torch.tensor([3, 0]), SGD, batch_size=2)
+    private = replace(
+        pair, batch_size=1, weights={"classifier": pair.weights["classifier"]}, shared_parts=("classifier",)
+    )
+    private = replace(private, updates={"classifier": pair.updates["classifier"]})
+    clipped = replace(update(smooth_images(1), torch.tensor([3]), SGD), defense={"name": "clip", "clip": 1.0})
+    for each in (seen, pair, private, clipped):
+        gradients = as_gradient(each, each.local)
+        assert update_descent.layerwise_images(gradients, problem.make(gradients, 0), 8, no_progress) == ([], 0)
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ MAY_BE_ZERO = {
     ("staged", "stand_in_weight"),
     *((name, "weight") for name in ("inverting-gradients", "extractor-matching", "matching", "grnn", "unsplit")),
     ("unsplit", "stand_in_weight"), ("feature-statistics", "alpha"),
-    *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
+    *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps", "peel_iterations")),
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
     ("client-rows", "rehearsal_images"), ("fishing", "rehearsal_images"), ("seer", "rehearsal_images"),
