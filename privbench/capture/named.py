@@ -54,7 +54,9 @@ class StateNames:
 
 
 def check_tensors(state: Mapping[str, object]) -> None:
-    """UserError where something is no tensor."""
+    """UserError where these are no tensors by name."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise UserError(f"give what is sent as tensors by name; this {type(state).__name__} has no names")
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise UserError(f"'{name}' is no tensor but a {type(value).__name__}; give what is sent as tensors by name")

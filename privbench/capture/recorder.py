@@ -12,7 +12,10 @@ Each call stands where the message leaves: behind clipping, noise or compression
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -26,8 +29,10 @@ from privbench.capture.messages import BroadcastModel, CapturedRound, Kind, Loca
 from privbench.capture.named import StateNames, check_tensors
 from privbench.capture.writing import CaptureWriter
 from privbench.errors import UserError
+from privbench.system.file_headers import short
 from privbench.tensors import Params
 
+Numbers = Tensor | Sequence[Any]  # or an array of NumPy's
 LATE = "call seen.gradient() after backward() and before the optimiser's step"
 
 
@@ -92,11 +97,18 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Writes the last round, also where the loop ended with an error."""
+        """Writes the last round, also where the loop ended with an error: that one is raised, and what is lost noted."""
         for hook in self._hooks:
             hook.remove()
-        self._finish_round()
-        self._writer.close()
+        try:
+            try:
+                self._finish_round()
+            finally:
+                self._writer.close()
+        except Exception as unwritten:
+            if error is None:
+                raise
+            error.add_note(f"the capture is not whole: {unwritten}")
 
     def broadcast(
         self,
@@ -113,13 +125,14 @@ class Capture:
             round: The round's number, above the last one; the next one when it is not given. The first is 0.
 
         Raises:
-            UserError: A number that is not above the last one.
+            UserError: A number that is none, or not above the last one; clients that are no numbers; something that is no tensor.
         """
         parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
-        to = None if clients is None else tuple(sorted(set(clients)))
+        to = None if clients is None else _ascending(clients)
+        sent = BroadcastModel(_copied(parameters), _copied(buffers), to)
         if to is None or not self._broadcasts:
-            self._begin_round(round)
-        self._broadcasts.append(BroadcastModel(copied(parameters), copied(buffers), to))
+            self._begin_round(None if round is None else _whole(round, "round"))
+        self._broadcasts.append(sent)
 
     def gradient(
         self,
@@ -128,8 +141,8 @@ class Capture:
         client: int | Sequence[int] = 0,
         gradients: Mapping[str, Tensor] | None = None,
         buffers: bool = False,
-        labels: Tensor | None = None,
-        truth: tuple[Tensor, Tensor] | None = None,
+        labels: Numbers | None = None,
+        truth: tuple[Numbers, Numbers] | None = None,
     ) -> None:
         """Records the gradient of a mini-batch, after `backward` and before the optimiser's step.
 
@@ -142,7 +155,8 @@ class Capture:
             truth: (inputs, targets) of the mini-batch; written only in a capture with truth=True.
 
         Raises:
-            UserError: There is no gradient, or the parameters are not those at which it was taken.
+            UserError: There is no gradient, the parameters are not those at which it was taken, or the message does not fit the
+                format, such as a truth of other length; nothing of it is recorded then.
         """
         given = gradients is not None
         if gradients is None:
@@ -159,7 +173,13 @@ class Capture:
             self._broadcasts.append(begun)
         sent = self._names.split(self.model.state_dict())[1] if buffers else {}
         mode = None if given else self.model.training
-        self._add("gradient", gradients, sent, client, batch_size, mode, labels=labels, truth=truth)
+        try:
+            self._add("gradient", gradients, sent, client, batch_size, mode, labels=labels, truth=truth)
+        except Exception:
+            if begun is not None:
+                self._broadcasts.clear()
+                self._number -= 1
+            raise
         self._forward = self._at_backward = None
         if begun is not None:
             self._finish_round()
@@ -172,8 +192,8 @@ class Capture:
         client: int | Sequence[int] = 0,
         examples: int | None = None,
         local: LocalWork | None = None,
-        labels: Tensor | None = None,
-        truth: tuple[Tensor, Tensor] | None = None,
+        labels: Numbers | None = None,
+        truth: tuple[Numbers, Numbers] | None = None,
     ) -> None:
         """Records what a client sends after local steps from the round's broadcast.
 
@@ -187,7 +207,8 @@ class Capture:
             truth: (inputs, targets) of all training examples of the client; written only in a capture with truth=True.
 
         Raises:
-            UserError: There was no broadcast, or both weights and a difference are given.
+            UserError: There was no broadcast, both weights and a difference are given, or the message does not fit the format, such
+                as a truth of other length; nothing of it is recorded then.
         """
         if not self._broadcasts:
             raise UserError(
@@ -204,28 +225,34 @@ class Capture:
 
     def _add(  # noqa: PLR0913 (the parts of one message)
         self, kind: Kind, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], client: int | Sequence[int],
-        examples: int | None, training: bool | None, *, local: LocalWork | None = None, labels: Tensor | None = None,
-        truth: tuple[Tensor, Tensor] | None = None,
+        examples: int | None, training: bool | None, *, local: LocalWork | None = None, labels: Numbers | None = None,
+        truth: tuple[Numbers, Numbers] | None = None,
     ) -> None:  # fmt: skip
         clients = _ascending(client)
-        labels_ = labels if labels is not None else truth[1] if truth is not None else None
-        if examples is None and labels_ is not None and labels_.ndim:
-            examples = len(labels_)
+        known = None if labels is None else _tensor(labels, "labels")
+        kept = None if truth is None else _truth(truth)
+        targets = known if known is not None else kept.targets if kept is not None else None
+        if examples is None and targets is not None and targets.ndim:
+            examples = len(targets)
         message = Message(
             kind=kind,
             clients=clients,
             of=len(clients),
-            examples=examples,
+            examples=None if examples is None else _whole(examples, "the number of examples"),
             broadcast=self._broadcast_to(clients),
             training=training,
-            local=local,
-            parameters=copied(parameters),
-            buffers=copied(buffers),
-            labels=None if labels is None else copied({"": labels})[""],
+            local=None if local is None else _local(local),
+            parameters=_copied(parameters),
+            buffers=_copied(buffers),
+            labels=known,
         )
-        if self.truth and truth is not None:
-            inputs, targets = (copied({"": t})[""] for t in truth)
-            self._truths[len(self._messages)] = TruthOfMessage(inputs, targets)
+        if kept is not None and {len(kept.inputs), len(kept.targets)} != {message.examples}:
+            raise UserError(
+                f"a truth of {len(kept.inputs)} inputs and {len(kept.targets)} targets is not that of {message.examples} examples"
+            )
+        self._writer.check(CapturedRound(self._number, tuple(self._broadcasts), (message,)))
+        if self.truth and kept is not None:
+            self._truths[len(self._messages)] = kept
         self._messages.append(message)
 
     def _begin_round(self, number: int | None) -> None:
@@ -294,7 +321,7 @@ class Capture:
                 "no forward pass of the model was seen, and its buffers may have changed since the one of this gradient; "
                 "call seen.broadcast() before it"
             )
-        if self._at_backward is not None and self._at_backward != self._norms():
+        if self._at_backward is not None and not all(map(_is_same, self._at_backward, self._norms())):
             raise UserError(f"the parameters changed since backward(); {LATE}")
         return BroadcastModel(copied(parameters), copied(buffers))
 
@@ -304,12 +331,73 @@ class Capture:
         if number is None:
             return
         received, now = self._broadcasts[number].parameters, dict(self.model.named_parameters())
-        if any(not torch.equal(t, now[name].detach().cpu()) for name, t in received.items() if name in now):
+        if not all(_are_same(t, now[name].detach().cpu()) for name, t in received.items() if name in now):
             raise UserError(
                 "the model's parameters are not those of the round's broadcast; call seen.broadcast() at the start of each "
                 f"round, and {LATE}"
             )
 
 
-def _ascending(client: int | Sequence[int]) -> tuple[int, ...]:
-    return (client,) if isinstance(client, int) else tuple(sorted(set(client)))
+def _is_same(a: float, b: float) -> bool:
+    """Whether two numbers are equal, NaN and NaN too: weights that are NaN did not change."""
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _are_same(a: Tensor, b: Tensor) -> bool:
+    """The same of all numbers of two tensors."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _whole(value: Any, what: str) -> int:
+    """A whole number of Python's, NumPy's or torch's; UserError for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError("a truth value counts nothing")
+        return operator.index(value)
+    except TypeError as error:
+        raise UserError(f"{what} should be a whole number, but {short(repr(value))} was given") from error
+
+
+def _ascending(client: Any) -> tuple[int, ...]:
+    """The number of one client, or those of several, each once."""
+    if hasattr(client, "__index__") and getattr(client, "ndim", 0) == 0:
+        return (_whole(client, "client"),)
+    if isinstance(client, str) or not isinstance(client, Iterable):
+        raise UserError(f"client should be a whole number, or several, but {short(repr(client))} was given")
+    return tuple(sorted({_whole(each, "client") for each in client}))
+
+
+def _local(work: Any) -> LocalWork:
+    """The same with numbers of Python's."""
+    if not isinstance(work, LocalWork):
+        raise UserError(f"local should be a LocalWork, but {short(repr(work))} was given")
+    steps, batch_size = (
+        None if n is None else _whole(n, f"{what} of local")
+        for n, what in ((work.steps, "steps"), (work.batch_size, "batch_size"))
+    )
+    return replace(work, steps=steps, batch_size=batch_size)
+
+
+def _truth(truth: Any) -> TruthOfMessage:
+    if not isinstance(truth, tuple | list) or len(truth) != 2:
+        raise UserError("truth should be (inputs, targets)")
+    inputs, targets = (_tensor(each, what) for each, what in zip(truth, ("inputs", "targets"), strict=True))
+    if not inputs.ndim or not targets.ndim:
+        raise UserError("inputs and targets of a truth should have an axis of examples")
+    return TruthOfMessage(inputs, targets)
+
+
+def _tensor(numbers: Any, what: str) -> Tensor:
+    """A copy of numbers as a tensor; UserError where they are none."""
+    try:
+        return copied({"": torch.as_tensor(numbers)})[""]
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{what} should be numbers: {short(str(error))}") from error
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> Params:
+    """As `copied`; UserError for tensors that hold no numbers of their own, such as those of the device meta."""
+    try:
+        return copied(tensors)
+    except (TypeError, RuntimeError) as error:
+        raise UserError(f"what is sent cannot be copied: {short(str(error))}") from error

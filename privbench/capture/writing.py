@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from privbench.capture.index import (
 )
 from privbench.capture.messages import BroadcastModel, CapturedRound, Message, TruthOfMessage
 from privbench.capture.truth import write_truth
-from privbench.errors import UserError
-from privbench.system import files, index_files
+from privbench.errors import Busy, UserError
+from privbench.system import files, index_files, locks
 from privbench.system.file_headers import HEADER_BYTES, strict_json
 
 LOG = logging.getLogger("privbench")
@@ -36,7 +37,10 @@ INDEX_GROWTH = 64
 
 
 class CaptureWriter:
-    """Rounds of one model into one folder, ascending. What the reader would refuse is refused here."""
+    """Rounds of one model into one folder, ascending. What the reader would refuse is refused here.
+
+    From the first round until `close` no other writer has the folder: two would write over each other's rounds.
+    """
 
     def __init__(self, folder: Path, model: Layout, *, append: bool = False) -> None:
         """A new capture, or with `append` the continuation of one.
@@ -49,6 +53,8 @@ class CaptureWriter:
         self._entries: list[dict[str, Any]] = []
         self._written = 0
         self.last: int | None = None  # the number of the last round
+        self._held: ExitStack | None = None
+        self._known = _state(folder / INDEX)
         if (folder / INDEX).exists():
             if not append:
                 raise UserError(
@@ -59,36 +65,59 @@ class CaptureWriter:
     def add(self, round_: CapturedRound, truth: Mapping[int, TruthOfMessage] | None = None) -> None:
         """Writes a round, and the truth of some of its messages, by their number, where it is to be kept.
 
-        UserError where it does not keep to the format, or does not come after the last round.
+        UserError where it does not keep to the format, does not come after the last round, or where another writer has the folder.
         """
         if self.last is not None and round_.number <= self.last:
             raise UserError(
                 f"{self.folder} holds round {self.last} already, and round {round_.number} does not come after it; "
                 "a capture is of one run, so name another folder for another run"
             )
-        try:
-            sha256 = self._write(round_)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"round {round_.number} cannot be written to {self.folder}: {error}") from error
+        self.check(round_)
+        self._hold()
+        sha256 = self._write(round_)
         if truth:
             write_truth(self.folder, round_.number, sha256, truth)
         self.last = round_.number
         if len(self._entries) - self._written > self._written // INDEX_GROWTH:
             self._write_index()
 
+    def check(self, round_: CapturedRound) -> None:
+        """UserError where a round does not keep to the format; nothing is written."""
+        size = sum(t.numel() * t.element_size() for _, t in _tensors(round_))
+        try:
+            # The size is not known before the file is there; the checks allow for a header.
+            self._check(indexed(round_, size + HEADER_BYTES, "0" * 64))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"round {round_.number} cannot be written to {self.folder}: {error}") from error
+
     def close(self) -> None:
-        """Writes what the index lacks."""
-        if self._written < len(self._entries):
-            self._write_index()
+        """Writes what the index lacks, and leaves the folder to others."""
+        try:
+            if self._written < len(self._entries):
+                self._write_index()
+        finally:
+            if self._held is not None:
+                self._held.close()
+                self._held = None
+
+    def _hold(self) -> None:
+        """Takes the folder; UserError where another writer has it, or has written into it meanwhile."""
+        if self._held is not None:
+            return
+        held, each = ExitStack(), "give each process a folder of its own"
+        try:
+            held.enter_context(locks.lock(self.folder, wait=False))
+        except Busy as error:
+            raise UserError(f"{error}; {each}") from error
+        if _state(self.folder / INDEX) != self._known:
+            held.close()
+            raise UserError(f"{self.folder} holds a capture that was not there when this one began; {each}")
+        self._held = held
 
     def _write(self, round_: CapturedRound) -> str:
-        """Writes a round's file, remembers its entry, and returns its digest; ValueError before anything is written."""
-        tensors = dict(_tensors(round_))
-        size = sum(t.numel() * t.element_size() for t in tensors.values())
-        # The size is not known before the file is there; the checks allow for a header.
-        self._check(indexed(round_, size + HEADER_BYTES, "0" * 64))
+        """Writes the file of a round that was checked, remembers its entry, and returns its digest."""
         path = self.folder / file_name(round_.number)
-        files.write_tensors(files.no_way_out(path), tensors)
+        files.write_tensors(files.no_way_out(path), dict(_tensors(round_)))
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._entries.append(round_entry(indexed(round_, path.stat().st_size, sha256), self._layouts))
@@ -113,6 +142,7 @@ class CaptureWriter:
             raise UserError(f"{self.folder} holds as many rounds as one capture can; name another folder")
         files.write_bytes(files.no_way_out(self.folder / INDEX), text)
         self._written = len(self._entries)
+        self._known = _state(self.folder / INDEX)
 
     def _continue(self) -> None:
         before = reading.read(self.folder)
@@ -121,6 +151,14 @@ class CaptureWriter:
         self._entries = [round_entry(each, self._layouts) for each in before.rounds]
         self._written = len(self._entries)
         self.last = before.rounds[-1].number if before.rounds else None
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written again; None where there is none."""
+    if not path.exists():
+        return None
+    state = path.stat()
+    return state.st_mtime_ns, state.st_ino
 
 
 def _tensors(round_: CapturedRound) -> Iterator[tuple[str, Tensor]]:

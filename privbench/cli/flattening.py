@@ -10,7 +10,7 @@ the dataclass filled in.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
@@ -21,16 +21,37 @@ from privbench.errors import UserError
 
 
 class Once(TyperCommand):
-    """A command whose options that take one value may be given once, where otherwise the last would silently count."""
+    """A command whose options that take one value may be given once, where otherwise the last would silently count.
+
+    Nor may a value be empty: an empty path would be the folder where the command runs.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuses a second value."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        """Refuses a second value, and an empty one."""
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for each in order:
+            value = given.get(each.name or "")
+            if "" in (value if isinstance(value, list | tuple) else [value]):
+                raise UserError(f"{_called(each)} is empty; name something or leave it out")
         single = [each for each in order if isinstance(each, TyperOption) and not (each.multiple or each.is_flag)]
         for option in single:
             if single.count(option) > 1:
                 raise UserError(f"{option.opts[0]} is given {single.count(option)} times, but takes one value")
         return list(super().parse_args(ctx, args))
+
+
+def refuse_others(ctx: Any, chosen: str, allowed: Collection[str]) -> None:
+    """UserError for an option on the command line that says nothing beside the option `chosen`, unless `allowed` names it."""
+    for each in ctx.command.params:
+        source = ctx.get_parameter_source(each.name)
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and each.name not in allowed and _called(each) != chosen:
+            raise UserError(f"{_called(each)} says nothing beside {chosen}; leave it out")
+
+
+def _called(parameter: Any) -> str:
+    """An option as it is written, or an argument as help names it."""
+    return str(parameter.opts[0] if isinstance(parameter, TyperOption) else parameter.name.upper())
 
 
 F = TypeVar("F", bound=Callable[..., None])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privbench import registry
-from privbench.cli.flattening import flattened
+from privbench.cli.flattening import flattened, refuse_others
 from privbench.errors import UserError
 from privbench.requests.option_types import (
     DEFAULT_OUT,
@@ -28,6 +28,12 @@ from privbench.system import console
 if TYPE_CHECKING:
     from privbench.spec import CellSpec
     from reports.studies.definition import Study
+
+
+# What `attack --artifact` reads: parameters of the command.
+OF_ARTIFACTS = frozenset(
+    {"truth", "attack", "also", "attack_set", "auxiliary", "dataset", "device", "data_dir", "out", "trust", "engine"}
+)
 
 
 @flattened
@@ -53,6 +59,7 @@ def attack(
     dataset, out = registry.typed("dataset", run.dataset), place.out
     named = attacks.named()
     if artifact is not None:
+        refuse_others(ctx, "--artifact", OF_ARTIFACTS)
         if place.engine != "local":
             raise UserError("--artifact is attacked on this machine; leave --engine out")
         from privbench.cli import artifact_file

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from privbench import registry
+from privbench.cli.flattening import refuse_others
 from privbench.errors import UserError
 from privbench.requests.option_types import (
     DEFAULT_OUT,
@@ -63,6 +64,7 @@ def grid(
 
 
 def partition_(
+    ctx: typer.Context,
     dataset: DatasetName = "photos",
     partition: Partition = None,
     protocol: Protocol = None,
@@ -89,6 +91,8 @@ def partition_(
 
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
+    if run is not None:
+        refuse_others(ctx, "--run", ("out", "trust"))
     dataset = registry.typed("dataset", dataset)
     console.announce(
         f"partition: run {run} under {out}" if run is not None else f"partition: {registry.short(dataset)}"

@@ -18,12 +18,17 @@ def several(together: str | None, each: list[str] | None) -> tuple[str, ...] | N
 
 
 def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """name=value of each pair, with numbers and booleans read as such; UserError for one without "="."""
+    """name=value of each pair, with numbers and booleans read as such.
+
+    UserError for one without "=", and for a name that is there twice.
+    """
     values: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UserError(f"a setting is written name=value, but '{pair}' was given")
+        if name in values:
+            raise UserError(f"the setting {name} is given twice; leave one out")
         values[name] = value(text)
     return values
 

@@ -9,6 +9,7 @@ from privbench.errors import UserError
 from privbench.requests import specifications
 from privbench.requests.options import TrainingOptions
 from privbench.spec import CellSpec
+from reports.running import study_reports
 from reports.studies import definition, study_cells
 from reports.studies.definition import Study
 
@@ -29,7 +30,10 @@ def plan(
     attacks: Sequence[str] | None = None,
     defenses: Sequence[str] = (),
 ) -> tuple[Study, list[CellSpec]]:
-    """(the study, its cells as asked for, `attacks` and `defenses` in place of its own); UserError when nothing of it is left."""
+    """(the study, its cells as asked for, `attacks` and `defenses` in place of its own).
+
+    UserError when nothing of it is left, or where a report cannot be written of it.
+    """
     chosen = definition.read(name)
     cells = study_cells.of(
         chosen,
@@ -44,6 +48,7 @@ def plan(
         defenses=defenses,
         choices=specifications.choices(training),
     )
+    study_reports.check(chosen, cells)
     if not cells:
         raise UserError(f"the study '{name}' has no cell of these methods on these data sets")
     return chosen, cells

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from privbench import registry, spec
+from privbench.errors import UserError
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
@@ -22,7 +25,7 @@ from reports.figures import (
     sweep_curve,
 )
 from reports.figures.of_networks import feature_pca, samples
-from reports.records import generators, grouping
+from reports.records import generators, grouping, published
 from reports.records.labels import Gap
 from reports.records.quotable import is_smoke
 from reports.running import ladder_cells, status
@@ -58,6 +61,33 @@ CURVE_TITLES = {
     "consistency": "Consistency of generator and classifier",
     "stability": "Stability of the generative networks",
 }
+
+
+def check(study: Study, cells: Sequence[CellSpec]) -> None:
+    """UserError for a report, a metric or a published table that is none, and for a PCA of cells that have nothing for one."""
+    for what, named, known in (("report", study.reports, NAMES), ("metric", study.metrics, (*accuracy_table.METRICS,))):
+        if unknown := [name for name in named if name not in known]:
+            raise UserError(
+                f"the study '{study.name}' names the {what} '{unknown[0]}'; {spec.nearest(unknown[0], known)}"
+            )
+    sources = {row.source for row in published.rows()}
+    for name in study.tables:
+        # Of some figures no number is printed, so that published.csv has no row of them.
+        source, _, place = name.rpartition(" ")
+        if source not in sources or not re.fullmatch(r"(fig)?[0-9]+", place):
+            raise UserError(
+                f"the study '{study.name}' names the table '{name}', but a table is named as 'FedCG 1' or 'NFL-CGAN fig7'; "
+                f"sources: {', '.join(sorted(sources))}"
+            )
+    if "pca" not in study.reports:
+        return
+    for name in dict.fromkeys(cell.train.method for cell in cells):
+        method = registry.resolve("method", name)
+        if "extractor" in method.shared_parts or not {"extractor", "generator"} <= {*method.parts}:
+            raise UserError(
+                f"the study '{study.name}' draws a PCA, which needs a private extractor and a generator, and {name} has none; "
+                "leave the report or the method out"
+            )
 
 
 def write(

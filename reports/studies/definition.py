@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -20,6 +20,7 @@ from privbench.system.file_headers import short
 from reports.studies import study_files, sweeps
 
 Settings = dict[str, Any]
+Values = Annotated[list[Any], Field(min_length=1)]
 SCHEDULE = "schedule."  # before a field of the schedule that a column searches
 
 
@@ -30,15 +31,15 @@ class Column(spec.Strict):
     settings: Settings = Field(default_factory=dict)
     defense: str = "none"
     initialisation: spec.Initialisation | None = None  # of the networks that clients keep; None: as asked for
-    each: dict[str, list[Any]] = Field(
+    each: dict[str, Values] = Field(
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
     # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
     # setting of the method, or "schedule." and a field as presets.changed takes it, which like the study's `schedule` is of
     # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
-    search: dict[str, list[Any]] = Field(default_factory=dict)
+    search: dict[str, Values] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
-    rounds: tuple[str, ...] | None = None  # attacked ones, in place of the study's
+    rounds: tuple[str, ...] | None = Field(None, min_length=1)  # attacked ones, in place of the study's
     victims: int | None = Field(None, ge=1)  # per seed, where the user names no number, but in smoke
     audit: int = Field(0, ge=0)  # canaries that measure its epsilon, but in smoke: privbench/execution/audit.py
     generated: int = Field(
@@ -54,8 +55,10 @@ class Data(spec.Strict):
     """One published data set and layout."""
 
     name: str
-    clients: int | None = None
-    omega: tuple[float, ...] | None = None  # Dirichlet layouts of this data set, in place of the study's
+    clients: int | None = Field(None, ge=1)
+    omega: tuple[float, ...] | None = Field(
+        None, min_length=1
+    )  # Dirichlet layouts of this data set, in place of the study's
     # Of the paper preset alone: per_client, and fields of the schedule as the study's `schedule` has them.
     paper: Settings = Field(default_factory=dict)
 
@@ -64,14 +67,14 @@ class Variant(spec.Strict):
     """One choice of what a source leaves open of its attack."""
 
     settings: Settings = Field(default_factory=dict)  # of the attack; attacks that lack one have no such cell
-    batch_size: int = 1
+    batch_size: int = Field(1, ge=1)
     labels_known: bool = False
     wire: str = "float32"
     observe: str = "gradient"
-    local_steps: int | None = None
-    local_lr: float | None = None
+    local_steps: int | None = Field(None, ge=1)
+    local_lr: float | None = Field(None, gt=0)
     # Of attacks that know what the server kept; others have one cell for all values.
-    uploads_per_round: int | None = None
+    uploads_per_round: int | None = Field(None, ge=1)
 
 
 class MeasuredQuantity(spec.Strict):
@@ -90,17 +93,19 @@ class Study(spec.Strict):
     source: str  # the published tables and figures that these are the cells of
     about: str
     reports: tuple[str, ...]
-    metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
+    metrics: tuple[str, ...] = Field(("accuracy",), min_length=1)  # columns of the accuracy table
     # "SOURCE TABLE", e.g. "FedMD-CG 4", "NFL-CGAN fig7": what is printed of these very cells.
     tables: tuple[str, ...] = ()
     measured: tuple[MeasuredQuantity, ...] = ()
     backbone: str = "lenet5"
-    clients: int | None = None  # of data sets whose entry names none, and of the embedded ones
+    clients: int | None = Field(None, ge=1)  # of data sets whose entry names none, and of the embedded ones
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
     attacks: tuple[str, ...] = ()  # "ladder" and "ladder:all" as in privbench/execution/ladder.py
-    rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
-    seeds: int | None = None  # at least so many where the user names no number, but in smoke; as the next
-    victims: int | None = None  # per seed
+    rounds: tuple[str, ...] = Field(
+        ("best",), min_length=1
+    )  # attacked rounds; numbers from a schedule's last on are left out
+    seeds: int | None = Field(None, ge=1)  # at least so many where the user names no number, but in smoke; as the next
+    victims: int | None = Field(None, ge=1)  # per seed
     # Of every method in the paper preset, where the source trains all alike; names as presets.changed takes them. A table is
     # a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
     schedule: Settings = Field(default_factory=dict)
@@ -111,7 +116,7 @@ class Study(spec.Strict):
     embedded: tuple[str, ...]  # data sets that come before the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
-    variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
+    variant: tuple[Variant, ...] = Field((Variant(),), min_length=1)  # every attack is made once per variant
     # Values of fields, each combination once: reports/studies/sweeps.py. Its table and curve are drawn without being named.
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
 

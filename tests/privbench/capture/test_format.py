@@ -103,7 +103,9 @@ def test_a_round_needs_safetensors_and_json_alone_to_be_read(folder):
     tensors = load_file(path)
     assert torch.equal(tensors["message-1/parameters/body.weight"], MODEL["body.weight"])
     assert index["layouts"][0]["buffers"] == {"norm.count": {"dtype": "int64", "shape": []}}
-    assert {entry["file"] for entry in index["rounds"]} | {"index.json"} == {path.name for path in folder.iterdir()}
+    assert {entry["file"] for entry in index["rounds"]} | {"index.json", ".lock"} == {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_a_capture_is_not_overwritten_but_continued_where_that_is_asked_for(folder):
@@ -142,7 +144,8 @@ def test_a_round_that_cannot_be_written_leaves_the_capture_as_it_was(folder, mon
     with pytest.raises(UserError, match="the disk is full"):
         writer.add(round_of(6))
     assert digest([*reading.read(folder)]) == before
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    writer.close()
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == [".lock"]
 
 
 @pytest.mark.parametrize(

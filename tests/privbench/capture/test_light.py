@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 
+# Of privbench's dependencies those that torch does not need itself, as it does filelock.
 HEAVY = (
-    "typer", "rich", "pydantic", "pandas", "filelock", "platformdirs", "scipy", "skimage", "sklearn", "matplotlib", "jinja2",
+    "typer", "rich", "pydantic", "pandas", "platformdirs", "scipy", "skimage", "sklearn", "matplotlib", "jinja2",
     "h5py", "PIL", "torchvision", "dp_accounting",
 )  # fmt: skip
 PROGRAM = """

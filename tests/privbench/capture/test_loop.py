@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import privbench
 from privbench.capture import LocalWork, read, read_truth
+from privbench.capture.writing import CaptureWriter
 from privbench.errors import UserError
 from privbench.system.file_headers import read_header
 
@@ -368,3 +370,127 @@ def test_a_copy_of_a_captured_model_copies_nothing_that_was_recorded(tmp_path):
         client = copy.deepcopy(model)
         hooks = [hook.__self__ for hook in client._forward_pre_hooks.values()]
         assert all(each is seen for each in hooks)
+
+
+def taken(model, seed=0):
+    """Takes a gradient of five examples; returns them."""
+    images, labels = batch(seed)
+    model.zero_grad()
+    cross_entropy(model(images), labels).backward()
+    return images, labels
+
+
+def test_whole_numbers_of_numpy_and_torch_and_lists_of_labels_are_what_they_say(tmp_path):
+    model = network()
+    with privbench.capture(model, tmp_path) as seen:
+        taken(model)
+        seen.gradient(batch_size=np.int64(5), client=np.int64(3), labels=[0, 1, 2, 3, 0])
+        seen.broadcast(round=np.int32(4))
+        taken(model)
+        seen.gradient(torch.tensor(5), client=np.array([2, 1]), labels=np.array([0, 1, 2, 3, 0]))
+        seen.update(
+            examples=5, client=torch.tensor(1), local=LocalWork(np.int64(3), torch.tensor(2), "SGD", {"lr": 0.1})
+        )
+    first, second = read(tmp_path)
+    assert second.number == 4
+    assert (first.messages[0].clients, first.messages[0].examples) == ((3,), 5)
+    assert (second.messages[0].clients, second.messages[0].labels.tolist()) == ((1, 2), [0, 1, 2, 3, 0])
+    assert (second.messages[1].local.steps, second.messages[1].local.batch_size) == (3, 2)
+
+
+WRONG = {
+    "no number of examples": ({"batch_size": 2.0}, "the number of examples should be a whole number, but 2.0"),
+    "a truth value": ({"batch_size": True}, "should be a whole number, but True"),
+    "no examples": ({"batch_size": 0}, "examples should be a whole number from 1"),
+    "a negative client": ({"batch_size": 5, "client": -1}, "should be a whole number from 0"),
+    "a name of a client": ({"batch_size": 5, "client": "ab"}, "client should be a whole number, or several, but 'ab'"),
+    "no client": ({"batch_size": 5, "client": None}, "client should be a whole number, or several, but None"),
+    "labels that are none": ({"batch_size": 5, "labels": ["a"]}, "labels should be numbers"),
+    "too few labels": ({"batch_size": 5, "labels": [0, 1]}, "there should be one for each of its 5 examples"),
+    "gradients in a list": ({"batch_size": 5, "gradients": [torch.zeros(2)]}, "as tensors by name; this list has no names"),
+    "a tensor without numbers": ({"batch_size": 5, "gradients": {"4.bias": torch.zeros(4, device="meta")}}, "cannot be copied"),
+    "a short truth": ({"batch_size": 5, "truth": (torch.zeros(1, 1, 4, 4), torch.zeros(5))}, "1 inputs and 5 targets .* of 5"),
+    "half a truth": ({"batch_size": 5, "truth": (torch.zeros(5, 1, 4, 4),)}, r"truth should be \(inputs, targets\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_message_is_refused_when_it_is_given_and_costs_no_other(given, said, tmp_path):
+    model = network()
+    with privbench.capture(model, tmp_path / "alone", truth=True) as seen:
+        taken(model)
+        with pytest.raises(UserError, match=said) as refusal:
+            seen.gradient(**given)
+        assert "\n" not in str(refusal.value)
+        seen.gradient(batch_size=5)
+    assert [each.number for each in read(tmp_path / "alone").rounds] == [0]
+    with privbench.capture(model, tmp_path / "round", truth=True) as seen:
+        seen.broadcast()
+        taken(model)
+        seen.gradient(batch_size=5, client=0)
+        with pytest.raises(UserError, match=said):
+            seen.gradient(**given)
+    (round_,) = read(tmp_path / "round")
+    assert len(round_.messages) == 1
+
+
+def test_an_error_of_the_loop_is_what_is_raised_and_the_index_is_whole(tmp_path, monkeypatch):
+    model = network()
+    add = CaptureWriter.add
+
+    def failing(self, round_, truth=None):
+        if round_.number == 70:
+            raise UserError("the disk is full")
+        add(self, round_, truth)
+
+    def loop():
+        with privbench.capture(model, tmp_path) as seen:
+            taken(model)
+            for _ in range(70):
+                seen.broadcast()
+                seen.gradient(batch_size=5)
+            seen.broadcast()
+            seen.gradient(batch_size=5)
+            raise ZeroDivisionError("of the loop")
+
+    monkeypatch.setattr(CaptureWriter, "add", failing)
+    with pytest.raises(ZeroDivisionError, match="of the loop") as raised:
+        loop()
+    assert raised.value.__notes__ == ["the capture is not whole: the disk is full"]
+    assert len(read(tmp_path).rounds) == len([*tmp_path.glob("round-*")]) == 70
+
+
+def test_two_captures_into_one_folder_are_refused(tmp_path):
+    one, other = network(), network()
+    with privbench.capture(one, tmp_path) as first, privbench.capture(other, tmp_path) as second:
+        taken(one)
+        first.gradient(batch_size=5)
+        taken(other)
+        with pytest.raises(UserError, match=r"is at work on .*; give each process a folder of its own"):
+            second.gradient(batch_size=5)
+    late = privbench.capture(one, tmp_path / "late")
+    with privbench.capture(other, tmp_path / "late") as seen:
+        taken(other)
+        seen.gradient(batch_size=5)
+    with late:
+        taken(one)
+        with pytest.raises(UserError, match="holds a capture that was not there when this one began"):
+            late.gradient(batch_size=5)
+    assert len(read(tmp_path).rounds) == len(read(tmp_path / "late").rounds) == 1
+
+
+def test_weights_that_are_nan_have_not_changed(tmp_path):
+    model = network()
+    with torch.no_grad():
+        model[4].weight[0, 0] = float("nan")
+    with privbench.capture(model, tmp_path) as seen:
+        taken(model)
+        seen.gradient(batch_size=5)
+        seen.broadcast()
+        taken(model)
+        seen.gradient(batch_size=5)
+        with torch.no_grad():
+            model[4].weight[1, 1] += 1
+        with pytest.raises(UserError, match="are not those of the round's broadcast"):
+            seen.gradient(batch_size=5)
+    assert len(read(tmp_path).rounds) == 2

@@ -11,9 +11,10 @@ from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, preconditions
 from privbench.records.store import Store
+from privbench.requests.options import TrainingOptions
 from privbench.scoring import statistics
 from privbench.training import federation
-from reports.running import study_reports
+from reports.running import study_plan, study_reports
 from reports.studies import definition, study_cells, study_files
 from reports.tables.training.accuracy_table import METRICS
 
@@ -381,6 +382,49 @@ def test_a_misspelt_key_of_a_study_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(study_files.resources, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match="embed"):
         definition.read("mine")
+
+
+STUDY = """
+title = "mine"
+source = "ours"
+about = "nothing"
+reports = ["accuracy"]
+embedded = ["digits"]
+column = [{ method = "fedavg" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("seeds = 0", "seeds: .*greater than or equal to 1"),
+        ("victims = -1", "victims: .*greater than or equal to 1"),
+        ("clients = 0", "clients: .*greater than or equal to 1"),
+        ("rounds = []", "rounds: .*at least 1"),
+        ("metrics = []", "metrics: .*at least 1"),
+        ("variant = []", "variant: .*at least 1"),
+        ("variant = [{ batch_size = 0 }]", "batch_size: .*greater than or equal to 1"),
+        ('data = [{ name = "cifar10", omega = [] }]', "omega: .*at least 1"),
+        ('column = [{ method = "fedprox", search.mu = [] }]', "mu: .*at least 1"),
+        ('reports = ["acuracy"]', "the study 'mine' names the report 'acuracy'; did you mean 'accuracy'"),
+        ('metrics = ["acc"]', "the study 'mine' names the metric 'acc'; did you mean"),
+        ('tables = ["FedGC 1"]', "the table 'FedGC 1', but a table is named as 'FedCG 1' or .*; sources: FedCG, "),
+        ('tables = ["FedCG"]', "the table 'FedCG', but a table is named as"),
+        ('reports = ["pca"]', "a PCA, which needs a private extractor and a generator, and fedavg has none"),
+    ],
+)
+def test_a_study_that_names_nothing_of_that_kind_is_refused_before_anything_runs(line, said, tmp_path):
+    name = line.partition(" ")[0]
+    others = [each for each in STUDY.splitlines() if not each.startswith(f"{name} ")]
+    (tmp_path / "mine.toml").write_text("\n".join([*others, line]))
+    with pytest.raises(UserError, match=said) as refusal:
+        study_plan.plan(str(tmp_path / "mine.toml"), TrainingOptions(preset="smoke"), None)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", study_files.names())
+def test_every_report_of_a_study_can_be_written_of_its_cells(name):
+    study_reports.check(definition.read(name), cells_of(name, "paper"))
 
 
 TRAINING_IMAGES = {"fmnist": 60_000, "cifar10": 50_000}
