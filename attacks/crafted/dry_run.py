@@ -1,9 +1,9 @@
 """A dry run: what a network that a server might send would bring back, on images of the server's own.
 
 The server plays the client. It takes the gradient of auxiliary images at the networks in question, or the client's local steps.
-It lets the defence that it knows act on that, and rounds it to the number format in which clients send. It attacks the outcome
-with the rest of its auxiliary images as it would attack the victims, and compares with the images, which here it knows. The
-server sends the honest classifier where that scores higher, e.g. where a defence clips.
+It lets the defence that it knows act on that, on each step or on the whole, and rounds it to the number format of uploads. It
+attacks the outcome with the rest of its auxiliary images as it would attack the victims, and compares with the images, which here
+it knows. The server sends the honest classifier where that scores higher, e.g. where a defence clips.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from privbench.defending import described
 from privbench.defense import Defense
 from privbench.networks.model import Model
 from privbench.observation import defended_upload, wire
-from privbench.observation.local_update import optimiser_of
+from privbench.observation.local_update import optimiser_of, rows_of_steps
 from privbench.scoring import image_scores
 from privbench.seeds import stream
+from privbench.spec import SGD
 from privbench.tensors import Parts
+from privbench.training import defended, per_example
 from privbench.types import (
     CLASSIFICATION,
     Artifact,
@@ -68,12 +70,18 @@ def noise_std(defense: Defense, seed: int, batch_size: int = 1) -> float:
 
 def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
     """The same in the expected uploads, whole updates taken for gradients."""
+    local, images = expected.local, expected.images_per_client
+    if local is not None and local.batch is not None:
+        images = local.batch
     # In the mean of several messages.
-    of_message = noise_std(expected.defense, seed, expected.images_per_client) * math.hypot(*expected.shares)
-    noise = of_message * expected.noise_factor
-    if expected.local is None or "message" not in expected.defense.places:
+    noise = noise_std(expected.defense, seed, images) * math.hypot(*expected.shares) * expected.noise_factor
+    if local is None:
         return noise
-    return noise / (optimiser_of(expected.local).lr * expected.local.steps)
+    setting = optimiser_of(local)
+    if "message" in expected.defense.places:
+        return noise / (setting.lr * local.steps)
+    # The noises of K steps of SGD are independent. Adam divides them by their size, for which one step's noise stands.
+    return noise / math.sqrt(local.steps) if isinstance(setting, SGD) else noise
 
 
 def clips(defense: Defense) -> bool:
@@ -248,27 +256,48 @@ def _with_noise_of_others(upload: Parts, expected: ExpectedUpload, seed: int, rn
 
 def _sent(model: Model, networks: Networks, batch: Batch, expected: ExpectedUpload, rng: torch.Generator) -> Parts:
     """What one client with the batch [B, ...] would send."""
-    x, y = batch
-    upload_of = partial(_gradient, model, networks)
+    defense = expected.defense
     if expected.local is not None:
-        upload_of = partial(local_change, model, networks, local=expected.local)
-    nets, by_image = (networks.params, networks.buffers), partial(_by_image, upload_of, x, y)
-    exact = defended_upload.represented(expected.defense, partial(upload_of, x, y), model, nets, x)
-    defended = defended_upload.gradient(expected.defense, exact, by_image, CLASSIFICATION, rng)
-    return wire.rounded(defended, expected.wire)
+        change = local_change(model, networks, batch, expected.local, defense, rng)
+        defended = defense.message(change, rng) if "message" in defense.places else change
+        return wire.rounded(defended, expected.wire)
+    upload_of, nets = partial(_gradient, model, networks), (networks.params, networks.buffers)
+    exact = defended_upload.represented(defense, partial(upload_of, *batch), model, nets, batch.images)
+    by_image = partial(_by_image, model, networks, *batch)
+    return wire.rounded(defended_upload.gradient(defense, exact, by_image, CLASSIFICATION, rng), expected.wire)
 
 
-def _by_image(upload_of: Callable[..., Parts], images: Tensor, labels: Tensor) -> list[Parts]:
-    """What every image of a batch gives by itself."""
-    return [upload_of(x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
+def _by_image(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> list[Parts]:
+    """The gradient of every image of a batch by itself."""
+    return [_gradient(model, networks, x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
 
 
-def local_change(model: Model, networks: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:
-    """How the networks change in a client's local steps on one batch."""
+def local_change(
+    model: Model, networks: Networks, batch: Batch, local: LocalSteps, defense: Defense, rng: torch.Generator
+) -> Parts:
+    """How E and C change in a client's local steps on one batch [B, ...], part -> parameter -> [...].
+
+    Mini-batches are drawn and each step's gradient is defended as in privbench/observation/local_update.py (`client_update`), from
+    `rng` in the same order. What the defence does to the whole message is left to the caller.
+    """
     params = {part: {name: t.detach().clone() for name, t in networks.params[part].items()} for part in CLASSIFICATION}
     optimiser = surrogate_training.optimiser_for([t for net in params.values() for t in net.values()], local.optimiser)
-    for _ in range(local.steps):
-        gradient = _gradient(model, Networks(params, networks.buffers), images, labels)
+    samples, at_steps = len(batch.labels), defended.local(defense, CLASSIFICATION, rng)
+    drawn = None
+    if at_steps.example is not None:
+        drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
+    order = drawn.rows if drawn is not None else rows_of_steps(local, samples, rng)
+    for step, rows in enumerate(order):
+        now, (x, y) = Networks(params, networks.buffers), (t[rows] for t in batch)
+        if drawn is not None and at_steps.example is not None:
+            each = _by_image(model, now, x, y)
+            stacked = {p: {n: torch.stack([one[p][n] for one in each]) for n in net} for p, net in each[0].items()}
+            gradient = at_steps.example(stacked, drawn.included[step], drawn.expected)
+        else:
+            gradient = _gradient(model, now, x, y)
+            if at_steps.representation is not None:
+                gradient = at_steps.representation(gradient, model, (params, networks.buffers), x)
+        gradient = gradient if at_steps.step is None else at_steps.step(gradient)
         for part, net in params.items():
             for name, t in net.items():
                 t.grad = gradient[part][name]

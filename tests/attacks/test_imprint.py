@@ -504,7 +504,8 @@ def test_a_step_of_sgd_in_the_dry_run_is_its_gradient_and_one_of_adam_is_no_long
     for broadcast in (honest_networks(), whole):
         double = {p: {n: t.double() for n, t in net.items()} for p, net in broadcast.params.items()}
         y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
-        change = dry_run.local_change(MODEL, Networks(double, broadcast.buffers), x, y, ADAM)
+        whole, drawn = Networks(double, broadcast.buffers), torch.Generator()
+        change = dry_run.local_change(MODEL, whole, Batch(x, y), ADAM, NoDefense(), drawn)
         # Weights of 1e13, as the last layer of a saturated classifier has, are stored to within the very step.
         stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
         largest = float(torch.cat(stored).max())

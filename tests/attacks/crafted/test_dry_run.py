@@ -1,0 +1,78 @@
+"""Dry runs: what the clients that a server plays send, and what the server decides by it."""
+
+import math
+
+import pytest
+import torch
+
+from attacks.crafted import dry_run
+from defenses.gaussian import Gaussian
+from defenses.none import NoDefense
+from privbench import presets, written_defense
+from privbench.methods.base import MiniBatch, RoundClock
+from privbench.observation import local_update
+from privbench.training import harness
+from privbench.training.state import Snapshot
+from privbench.types import Batch, ExpectedUpload, LocalSteps, Networks
+from tests.builders.federations import digits_federation
+from tests.builders.small_artifacts import MODEL, networks, smooth_images
+
+ADAM = {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}
+SGD = {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}
+FOUR = Batch(smooth_images(4), torch.tensor([3, 2, 9, 5]))
+
+
+@pytest.mark.parametrize(
+    ("defense", "where", "local"),
+    [
+        ("none", "step", LocalSteps(3, SGD, 2)),
+        ("clip:0.5", "step", LocalSteps(2, ADAM, 2)),
+        ("dp-sgd:noise=1e-9,clip=0.5", "step", LocalSteps(2, SGD, 2)),
+        ("soteria:0.5", "step", LocalSteps(2, SGD)),
+        ("clip:0.01", "update", LocalSteps(2, SGD, 3)),
+    ],
+)
+def test_a_whole_update_of_a_dry_run_is_the_client_s_own(defense, where, local):
+    """Steps on mini-batches drawn from one stream, each step's gradient defended, or the message.
+
+    Of noise there is none to speak of: its order follows from how tensors are laid out.
+    """
+    spec = presets.train_spec("smoke", "digits", "fedavg", clients=2, defense=defense, where=where)
+    setup = harness.prepare(spec, digits_federation((20, 20)), torch.device("cpu"))
+    state = harness.initial(setup)
+    shot = Snapshot(state.round, state.server, state.clients, state.uploads)
+    (params, buffers), act = shot.networks(0), setup.defense
+    drawn = [torch.Generator().manual_seed(1) for _ in range(2)]
+    played = dry_run.local_change(setup.model, Networks(params, buffers), FOUR, local, act, drawn[0])
+    played = act.message(played, drawn[0]) if "message" in act.places else played
+    real = local_update.client_update(
+        setup.model, shot, 0, MiniBatch(*FOUR, {}), setup.method, act, local, RoundClock(1, 1), drawn[1]
+    )
+    for part, net in real.items():
+        for name, t in net.items():
+            # A change is the difference of two weights of single precision, of size 1 at most; Adam divides small gradients.
+            rounding = 16 * torch.finfo(t.dtype).eps
+            torch.testing.assert_close(
+                played[part][name], t, rtol=1e-2 if local.optimiser is ADAM else 1e-4, atol=rounding
+            )
+
+
+def test_noise_of_a_step_is_in_the_step_and_not_in_the_whole_update():
+    """One step at rate 0.1 of gradients with noise of 0.1: noise of 0.01 in the update."""
+    broadcast, defense = Networks(networks(), {"extractor": {}, "classifier": {}}), Gaussian(0.01, where="step")
+    plain, noisy = (
+        dry_run.local_change(MODEL, broadcast, FOUR, LocalSteps(1, SGD), one, torch.Generator().manual_seed(0))
+        for one in (NoDefense(), defense)
+    )
+    added = torch.cat([(t - plain[p][n]).flatten() for p, net in noisy.items() for n, t in net.items()])
+    # 4 standard errors of a standard deviation of so many draws.
+    assert float(added.std()) == pytest.approx(0.01, rel=4 / math.sqrt(2 * len(added)))
+
+
+@pytest.mark.parametrize(("where", "noise"), [("step", 1 / math.sqrt(4)), ("update", 1 / (0.1 * 4))])
+def test_the_noise_of_an_update_taken_for_a_gradient_is_that_of_its_steps_or_of_the_message(where, noise):
+    """K = 4 steps at rate 0.1: sqrt(K) noises of one step over K, or the message's over lr K; the standard error is 0.7%."""
+    defense = written_defense.create("gaussian:0.01", where)
+    expected = ExpectedUpload(2, defense, local=LocalSteps(4, SGD))
+    few = 4 / math.sqrt(2 * dry_run.NOISES)
+    assert dry_run.gradient_noise_std(expected, 0) == pytest.approx(0.1 * noise, rel=few)
