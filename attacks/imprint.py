@@ -8,7 +8,7 @@ How its gradients are read stands in attacks/crafted/readout.py. Where E is priv
 
 Where E is broadcast a dry run decides before anything is sent (attacks/crafted/dry_run.py): crafted with one half of the
 auxiliary images and tried on some of the other, against what `staged`, or `posterior` under noise, makes of the honest
-classifier's gradients.
+classifier's gradients, and against class means.
 
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, distinguished by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
@@ -63,7 +63,7 @@ class Imprint(AlignedSettings):
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2; 11: the dry run's clients take mini-batches and defend each
-    # step as clients do
+    # step as clients do, and an honest server is worth class means at least
     revision: ClassVar[int] = 11
     # 11: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 11

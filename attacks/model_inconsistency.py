@@ -42,8 +42,8 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages
-    revision: ClassVar[int] = 3
+    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages; 4: as `imprint` 11
+    revision: ClassVar[int] = 4
     # 4: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 4
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attacks.common import data_fit, updates
+from attacks.common import data_fit, no_information, updates
 from attacks.crafted import classifiers, concentrated, heads
 from attacks.shadow import surrogate_training
 from privbench import tensors
@@ -130,8 +130,9 @@ def best(
 ) -> Sent:
     """Of what an attack makes of auxiliary images that which brings back most; nothing where the honest networks bring as much.
 
-    `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. The first of
-    what is made, untried, where `most_images` is 0 or less than a batch can be dealt out.
+    `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. Where that
+    attack fails its answer may be worth less than class means, which anybody can return: the better of the two counts as honest.
+    The first of what is made, untried, where `most_images` is 0 or less than a batch can be dealt out.
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
@@ -143,13 +144,23 @@ def best(
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 
-    def worth(sent: Sent, attack: Callable[[Artifact], Attack]) -> float:
+    def upload_of(sent: Sent) -> Artifact:
         whole = tuple(Networks(broadcast.params | one.params, broadcast.buffers) for one in sent)
-        upload = observed(model, whole[0], clients, expected, seed, whole if len(whole) > 1 else None)
-        return psnr_db(lambda seen: attack(seen)(seen, attacker, seed, no_progress), upload, clients.images)
+        return observed(model, whole[0], clients, expected, seed, whole if len(whole) > 1 else None)
 
-    honest = worth((classifiers.HONEST,), lambda seen: passive(seen).reconstruct)
-    scores = [honest, *(worth(sent, lambda _: read) for sent in made_of(attackers))]
+    def worth(upload: Artifact, attack: Callable[[Artifact], Reconstruction]) -> float:
+        return psnr_db(attack, upload, clients.images)
+
+    honest = upload_of((classifiers.HONEST,))
+    scores = [
+        max(
+            worth(honest, lambda seen: passive(seen).reconstruct(seen, attacker, seed, no_progress)),
+            worth(honest, lambda seen: no_information.class_mean(seen, attacker)),
+        )
+    ]
+    scores += [
+        worth(upload_of(sent), lambda seen: read(seen, attacker, seed, no_progress)) for sent in made_of(attackers)
+    ]
     return ((), *made)[scores.index(max(scores))]
 
 

@@ -258,8 +258,12 @@ def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_l
         "attacks.crafted.readout.Readout.read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
     monkeypatch.setattr("attacks.imprint.passive", lambda seen: Listening(attacked_from))
+    monkeypatch.setattr(
+        "attacks.crafted.dry_run.no_information.class_mean", lambda seen, known: attacked_from.append(known.auxiliary)
+    )
     Imprint().craft(MODEL, honest_networks(), replace(KNOWN, expected=ExpectedUpload(2, NoDefense())), 0)
-    assert len(looked_at) == len(attacked_from) == 2
+    # The honest uploads are attacked twice: by the passive attack, and by class means.
+    assert (len(looked_at), len(attacked_from)) == (2, 3)
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
     assert torch.equal(*looked_at)
     for one in looked_at[0].flatten(0, 1):

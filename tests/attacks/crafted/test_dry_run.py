@@ -5,15 +5,17 @@ import math
 import pytest
 import torch
 
+from attacks.common import labels, no_information
 from attacks.crafted import dry_run
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, written_defense
 from privbench.methods.base import MiniBatch, RoundClock
 from privbench.observation import local_update
+from privbench.seeds import stream
 from privbench.training import harness
 from privbench.training.state import Snapshot
-from privbench.types import Batch, ExpectedUpload, LocalSteps, Networks
+from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import MODEL, networks, smooth_images
 
@@ -76,3 +78,34 @@ def test_the_noise_of_an_update_taken_for_a_gradient_is_that_of_its_steps_or_of_
     expected = ExpectedUpload(2, defense, local=LocalSteps(4, SGD))
     few = 4 / math.sqrt(2 * dry_run.NOISES)
     assert dry_run.gradient_noise_std(expected, 0) == pytest.approx(0.1 * noise, rel=few)
+
+
+class Constant:
+    """An attack whose every pixel is one number."""
+
+    def __init__(self, level):
+        self.level = level
+
+    def reconstruct(self, seen, *_):
+        images = torch.full((seen.victims, seen.batch_size, *seen.image_shape), self.level)
+        return no_information.still(seen, images, labels.unknown(seen))
+
+
+@pytest.mark.parametrize(("read", "crafts"), [(0.5, False), (None, True)], ids=["worse than class means", "better"])
+def test_an_honest_server_is_worth_class_means_where_its_passive_attack_is_worse(read, crafts):
+    """All images of a class are alike up to noise: class means are near them, grey is not, and black is worse still."""
+    y = torch.arange(40) % 10
+    x = (y[:, None, None, None] / 9).expand(-1, 1, 32, 32) + 0.01 * torch.rand(
+        40, 1, 32, 32, generator=stream(0, "noise")
+    )
+    known = Knowledge(Batch(x, y), expected=ExpectedUpload(1, NoDefense()))
+    broadcast = Networks(networks(), {"extractor": {}, "classifier": {}})
+    others = dry_run.halves(known.auxiliary, 0)[0].images[:4, None]
+
+    def answer(seen, *_):
+        images = Constant(0.5).reconstruct(seen)
+        return images if read else images._replace(images=others)
+
+    made = ((Networks({"classifier": networks(1)["classifier"]}, {}),),)
+    sent = dry_run.best(MODEL, broadcast, known, 4, 0, lambda _: made, answer, lambda _: Constant(0.0))
+    assert bool(sent) == crafts
