@@ -57,7 +57,8 @@ class Fishing:
     knows: ClassVar[frozenset[str]] = CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    # 1: layerwise inversion as `staged` has it since its revision 2; 2: an honest server is worth class means at least
+    # 1: layerwise inversion as `staged` has it since its revision 2; 2: an honest server is worth class means at least,
+    # and clipped messages have the right label
     revision: ClassVar[int] = 2
 
     def check(self, model: Model, clients: int) -> None:

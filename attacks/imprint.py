@@ -63,7 +63,7 @@ class Imprint(AlignedSettings):
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2; 11: the dry run's clients take mini-batches and defend each
-    # step as clients do, and an honest server is worth class means at least
+    # step as clients do, an honest server is worth class means at least, rows of clipped batches have labels
     revision: ClassVar[int] = 11
     # 11: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 11

@@ -23,6 +23,7 @@ from defenses.dp_sgd import DPSGD
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from defenses.prune import Prune
+from privbench import written_defense
 from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.networks.model import Model
@@ -410,6 +411,35 @@ def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor()
     assert alone.float().mean() > 0.7
     gap = torch.cdist(features.h.flatten(2), h)
     assert gap.min(2).values[alone].max() < 1e-2 * h.flatten(0, 1).norm(dim=1).mean()
+    assert torch.equal(labels[alone], y.gather(1, gap.argmin(2))[alone])
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one message", "rows of one client"])
+@pytest.mark.parametrize("share", [2.0, 0.5, 0.01], ids=["not clipped", "clipped", "far"])
+def test_rows_hold_labels_where_a_clip_has_shortened_the_message(share, several):
+    """By the last bias, or, as rows of one of several clients have it, by the rows alone.
+
+    At least three of eight images have a row of their own in every batch. Three rows may not tell by how much they are short.
+    """
+    seen, h, y, _, _ = digits_in_batches(8, 32)
+    norms = torch.stack([t.flatten(1).square().sum(1) for t in seen.gradients["classifier"].values()]).sum(0).sqrt()
+    bound = share * float(norms.max() if share > 1 else norms.min())
+    each = [
+        clipping.clipped({"classifier": {n: t[v] for n, t in seen.gradients["classifier"].items()}}, bound)[
+            "classifier"
+        ]
+        for v in range(seen.victims)
+    ]
+    defense = Clip(bound).describe()
+    if several:
+        defense = written_defense.create(f"clip:{bound}+secure-aggregation", "update").describe()
+    gradients = {"classifier": {n: torch.stack([one[n] for one in each]) for n in each[0]}}
+    clipped = replace(seen, gradients=gradients, defense=defense)
+    features = gradient_bins.features_of(clipped)
+    labels = gradient_bins.labels_of(clipped, features)
+    alone = labels != gradient_bins.NONE
+    assert int((alone.sum(1) >= 3).sum()) >= 4 - several
+    gap = torch.cdist(features.h.flatten(2), h)
     assert torch.equal(labels[alone], y.gather(1, gap.argmin(2))[alone])
 
 
