@@ -78,10 +78,13 @@ class ModelInconsistency:
                 "model-inconsistency reads a sum in which it has isolated one client, but all clients received the same here; name "
                 "it with --attack in a run of your own, or try --attack staged"
             )
-        residual = float(isolation.residual(artifact).mean())
+        # Of a sum that is not finite nothing is said.
+        residual = isolation.residual(artifact)
+        residual = residual[residual.isfinite()]
+        share = f"has {float(residual.mean()):.2g} of its norm" if len(residual) else "is unknown, as no sum is finite"
         note = (
             f"model-inconsistency isolated client {artifact.target}: the other clients' part of a sum, all of it in the last bias, "
-            f"has {residual:.2g} of its norm; that gradient is read off the last weights instead"
+            f"{share}; that gradient is read off the last weights instead"
         )
         alone = isolation.standing_alone(artifact)
         is_honest = classifiers.is_honest(alone.weights["classifier"], knowledge.broadcast)

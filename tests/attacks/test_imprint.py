@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.common import problem
+from attacks.common import no_information, problem
 from attacks.crafted import classifiers, concentrated, dry_run, gradient_bins
 from attacks.crafted.classifiers import HONEST
-from attacks.crafted.readout import CLAIM, SENT_HONESTLY
+from attacks.crafted.readout import CLAIM, OTHERWISE_CLAIM, SENT_HONESTLY
 from attacks.features import per_image
 from attacks.features.separation.row_spaces import Disaggregated
 from attacks.floors import ClassMean
@@ -486,6 +486,13 @@ def test_what_a_crafted_classifier_brought_back_says_that_it_holds_for_such_grad
     assert attack.reconstruct(seen, KNOWN, 0).notes == (CLAIM,)
     for limit in ("single-precision", "one step", "nobody clips", "nothing else", "imprint-on-the-wire.md"):
         assert limit in CLAIM
+
+
+@pytest.mark.parametrize("done", [{"defense": Clip(1.0).describe()}, {"defense": {"name": "rounded", "wire": "fp16"}}])
+def test_of_clipped_and_rounded_uploads_no_note_says_that_nobody_clips(done, monkeypatch):
+    monkeypatch.setattr("attacks.crafted.readout.Readout.read", lambda s, seen, *_: no_information.grey(seen))
+    seen = replace(observed()[0], **done)
+    assert Imprint().reconstruct(seen, KNOWN, 0).notes == (OTHERWISE_CLAIM,)
 
 
 ADAM = LocalSteps(1, {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})

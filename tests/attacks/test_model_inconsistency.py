@@ -116,6 +116,18 @@ def test_images_come_out_of_a_sum_that_was_sent_inconsistently_and_not_out_of_an
     assert float(psnr_of(passive, whole).mean()) < float(recovered.mean()) - 10
 
 
+@pytest.mark.parametrize(("broken", "says"), [(1, "has 0."), (2, "is unknown, as no sum is finite")])
+def test_the_note_is_of_the_sums_that_are_finite(broken, says, tmp_path, monkeypatch):
+    seen, *_, known = attacked(tmp_path, victims=2)
+    monkeypatch.setattr(Imprint, "reconstruct", lambda _, artifact, knowledge, seed, *__: no_information.grey(artifact))
+    for net in seen.gradients.values():
+        for t in net.values():
+            t[:broken] = torch.nan
+    (note,) = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0).notes
+    assert says in note
+    assert "nan" not in note
+
+
 def test_a_batch_of_the_target_is_read_as_if_it_had_arrived_by_itself(tmp_path):
     seen, truth, shot, setup, known = attacked(tmp_path, victims=1, batch=4)
     answer = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0)

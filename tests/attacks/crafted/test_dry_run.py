@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from attacks.common import labels, no_information
-from attacks.crafted import dry_run
+from attacks.crafted import classifiers, dry_run
+from attacks.imprint import Imprint
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, written_defense
@@ -109,3 +110,11 @@ def test_an_honest_server_is_worth_class_means_where_its_passive_attack_is_worse
     made = ((Networks({"classifier": networks(1)["classifier"]}, {}),),)
     sent = dry_run.best(MODEL, broadcast, known, 4, 0, lambda _: made, answer, lambda _: Constant(0.0))
     assert bool(sent) == crafts
+
+
+def test_one_auxiliary_image_is_sent_without_a_dry_run():
+    """It plays the client; nobody is left to attack with."""
+    known = Knowledge(Batch(*(t[:1] for t in FOUR)), expected=ExpectedUpload(1, NoDefense()))
+    broadcast = Networks(networks(), {"extractor": {}, "classifier": {}})
+    made = Imprint().craft(MODEL, broadcast, known, 0)
+    assert classifiers.is_crafted(made.params["classifier"])
