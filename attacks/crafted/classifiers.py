@@ -40,6 +40,7 @@ SHARPNESS = 5.0  # of z from one level to the next in a steep layer
 WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
 SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
 NARROWEST = 1e-6  # half of a range of t
+FEWEST_IMAGES = 2  # that differ along a direction
 WORTH = 5.0  # how many images of its own what is known of all classes is worth to one
 SATURATION = 1e15  # S, relative to the standard deviation of the noise
 MOST_SATURATED = 1e18  # so that the squares of gradients are finite in single precision
@@ -165,7 +166,12 @@ def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
-    """The direction [n] along which rows [N, n] differ most, or (not centred) are largest."""
+    """The direction [n] along which rows [N, n] differ most, or (not centred) are largest; UserError for the former of one row."""
+    if centred and len(rows) < FEWEST_IMAGES:
+        raise UserError(
+            "a server that crafts a classifier for batches learns from two auxiliary images at least where they differ, but has "
+            "one; give it more with --auxiliary"
+        )
     return torch.linalg.svd(rows - rows.mean(0) if centred else rows, full_matrices=False).Vh[0]
 
 

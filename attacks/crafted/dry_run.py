@@ -133,7 +133,7 @@ def best(
     `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. Where that
     attack fails its answer may be worth less than class means, which anybody can return: the better of the two counts as honest.
     The first of what is made, untried, where `most_images` is 0, or where the auxiliary images are too few to deal out a batch and
-    keep one.
+    to craft from the rest.
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
@@ -141,7 +141,8 @@ def best(
     if not made:
         return ()
     others, attackers = halves(knowledge.auxiliary, seed)
-    if not most_images or len(others.labels) < expected.batch_size or not len(attackers.labels):
+    kept = min(expected.batch_size, classifiers.FEWEST_IMAGES)
+    if not most_images or len(others.labels) < expected.batch_size or len(attackers.labels) < kept:
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 

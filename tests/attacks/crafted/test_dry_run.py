@@ -1,6 +1,7 @@
 """Dry runs: what the clients that a server plays send, and what the server decides by it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from attacks.imprint import Imprint
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, written_defense
+from privbench.errors import UserError
 from privbench.methods.base import MiniBatch, RoundClock
 from privbench.observation import local_update
 from privbench.seeds import stream
@@ -118,3 +120,10 @@ def test_one_auxiliary_image_is_sent_without_a_dry_run():
     broadcast = Networks(networks(), {"extractor": {}, "classifier": {}})
     made = Imprint().craft(MODEL, broadcast, known, 0)
     assert classifiers.is_crafted(made.params["classifier"])
+    # Levels for batches cannot be spread over it.
+    with pytest.raises(UserError, match="two auxiliary images at least") as error:
+        Imprint().craft(MODEL, broadcast, replace(known, expected=ExpectedUpload(2, NoDefense())), 0)
+    assert "\n" not in str(error.value)
+    # Of three, two play the client, and one is too few to craft from.
+    three = Knowledge(Batch(*(t[:3] for t in FOUR)), expected=ExpectedUpload(2, NoDefense()))
+    assert classifiers.is_crafted(Imprint().craft(MODEL, broadcast, three, 0).params["classifier"])
