@@ -63,10 +63,13 @@ class Imprint(AlignedSettings):
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2; 11: the dry run's clients take mini-batches and defend each
-    # step as clients do, an honest server is worth class means at least, rows of clipped batches have labels
+    # step as clients do, an honest server is worth class means at least, rows of clipped batches have labels, and a saturated
+    # classifier is no larger than sums and number formats carry
     revision: ClassVar[int] = 11
     # 11: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 11
+    # 12: as revision 11, also where features are noised
+    wire_revision: ClassVar[int] = 12
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

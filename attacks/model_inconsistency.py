@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from attacks.common.data_fit import CLIP, NOISE
-from attacks.crafted import classifiers, isolation
+from attacks.crafted import classifiers, dry_run, isolation
 from attacks.imprint import Imprint, passive
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
@@ -62,7 +62,12 @@ class ModelInconsistency:
         counts = (expected.weights[self.target],)
         # The others' messages are silent but for their noise, which counts relative to the target's share.
         noise = math.hypot(*expected.shares) / expected.shares[self.target]
-        alone = expected._replace(batch_size=expected.images_per_client, weights=counts, noise_factor=noise)
+        alone = expected._replace(
+            batch_size=expected.images_per_client,
+            weights=counts,
+            noise_factor=noise,
+            largest=dry_run.largest_entry(expected),
+        )
         return self._imprint.craft(model, broadcast, replace(knowledge, expected=alone), seed)
 
     def craft_others(self, model: Model, broadcast: Networks) -> Networks:

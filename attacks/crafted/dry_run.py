@@ -47,6 +47,7 @@ Attack = Callable[[Artifact, Knowledge, int, Progress], Reconstruction]
 # What clients are sent in place of some of the broadcast networks: one to all, or to each its own; nothing by an honest server.
 Sent = tuple[Networks, ...]
 STREAM = "rehearsal"  # in the names of random streams, which decide bits
+DECADES, STEPS_PER_DECADE = 38, 8  # of the numbers that are sent to see which arrive
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
 
@@ -82,6 +83,21 @@ def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
         return noise / (setting.lr * local.steps)
     # The noises of K steps of SGD are independent. Adam divides them by their size, for which one step's noise stands.
     return noise / math.sqrt(local.steps) if isinstance(setting, SGD) else noise
+
+
+def largest_entry(expected: ExpectedUpload) -> float:
+    """The largest entry of a message that arrives as a number, seen by sending numbers of all sizes.
+
+    Number formats end somewhere, and so do the whole numbers of which secure aggregation makes sums.
+    """
+    sizes = torch.logspace(0, DECADES, STEPS_PER_DECADE * DECADES + 1)
+    message = wire.rounded({"sizes": {"sizes": sizes}}, expected.wire)
+    if "aggregate" in expected.defense.places:
+        rng = stream(0, "attacker", STREAM, "sizes")
+        clients = len(expected.weights)
+        message = expected.defense.aggregate([message] * clients, expected.weights, rng).tensors
+    arrives = message["sizes"]["sizes"].isfinite()
+    return min(float(sizes.where(arrives, 0.0).max()), expected.largest)
 
 
 def clips(defense: Defense) -> bool:
@@ -185,7 +201,8 @@ def candidates(
         return best if noise else ()
     if best and only:
         return best
-    return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise), *best)
+    largest = largest_entry(expected) if noise else math.inf
+    return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise, largest), *best)
 
 
 def halves(auxiliary: Batch, seed: int) -> tuple[Batch, Batch]:

@@ -98,7 +98,7 @@ class Readout:
             problem.check_batch_size(artifact)
             # Noise is negligible beside the gradient unless that was clipped.
             if is_saturated and not data_fit.of(artifact).clip:
-                artifact = replace(artifact, defense={"name": "none"})
+                artifact = replace(artifact, defense={"name": saturated.name_of_noise(artifact)})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, progress)
         if concentrated.is_concentrated(artifact.weights["classifier"]):

@@ -127,3 +127,21 @@ def test_one_auxiliary_image_is_sent_without_a_dry_run():
     # Of three, two play the client, and one is too few to craft from.
     three = Knowledge(Batch(*(t[:3] for t in FOUR)), expected=ExpectedUpload(2, NoDefense()))
     assert classifiers.is_crafted(Imprint().craft(MODEL, broadcast, three, 0).params["classifier"])
+
+
+@pytest.mark.parametrize(
+    ("defense", "wire", "weights", "largest"),
+    [
+        ("none", "float32", (1,), 10.0**dry_run.DECADES),
+        ("gaussian:0.001", "fp16", (1,), 65504.0),
+        ("secure-aggregation", "float32", (20, 31), 2.0**30 / 2 / 31),
+        ("gaussian:0.001+secure-aggregation", "fp16", (300,) * 4, 65504.0),
+    ],
+)
+def test_the_largest_entry_is_what_formats_and_whole_numbers_carry(defense, wire, weights, largest):
+    expected = ExpectedUpload(len(weights), written_defense.create(defense, "update"), wire, weights=weights)
+    found = dry_run.largest_entry(expected)
+    assert largest / 10 ** (1 / dry_run.STEPS_PER_DECADE) <= found <= largest
+    size = classifiers.saturation(1e-3, found)
+    assert size * classifiers.HEADROOM <= found
+    assert dry_run.largest_entry(expected._replace(largest=7.0)) == 7.0
