@@ -50,6 +50,7 @@ class ClientRows:
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
+    revision: ClassVar[int] = 1  # 1: rows of clipped messages
 
     def check(self, model: Model, clients: int) -> None:
         """UserError where the first layer has too few rows for so many clients."""

@@ -5,7 +5,7 @@ other images of the batch end at the class means of the recovered labels, as the
 a batch in which none stands alone.
 
 Before anything is sent a dry run decides (attacks/crafted/dry_run.py), against what an honest broadcast brings back: by `staged` of
-batches that it may separate, else the class means. The server stays honest where the crafted classifier brings back no more.
+batches that it may separate, or the class means. The server stays honest where the crafted classifier brings back no more.
 
 It needs gradients of one step over E and C. Noise hides gradients as small as those that it magnifies; a clip changes nothing.
 Where E is private the features say all that there is: `imprint` reads those of more images. A client that compares the gradients
@@ -57,8 +57,10 @@ class Fishing:
     knows: ClassVar[frozenset[str]] = CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    revision: ClassVar[int] = 1  # 1: layerwise inversion as `staged` has it since its revision 2
-    wire_revision: ClassVar[int] = 2  # 2: as `staged`
+    # 1: layerwise inversion as `staged` has it since its revision 2; 2: an honest server is worth class means at least,
+    # and clipped messages have the right label
+    revision: ClassVar[int] = 2
+    wire_revision: ClassVar[int] = 3  # 3: as `staged`
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a class that there is not."""

@@ -8,7 +8,7 @@ How its gradients are read stands in attacks/crafted/readout.py. Where E is priv
 
 Where E is broadcast a dry run decides before anything is sent (attacks/crafted/dry_run.py): crafted with one half of the
 auxiliary images and tried on some of the other, against what `staged`, or `posterior` under noise, makes of the honest
-classifier's gradients.
+classifier's gradients, and against class means.
 
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, distinguished by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
@@ -64,10 +64,15 @@ class Imprint(AlignedSettings):
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then); 9: concentrated, too;
     # 10: layerwise inversion as `staged` has it since its revision 2
     revision: ClassVar[int] = 10
+    # 11: the dry run's clients defend each step as clients do, an honest server is worth class means at least, rows of clipped
+    # batches have labels, and a saturated classifier is no larger than sums and number formats carry
+    batches_revision: ClassVar[int] = 11
+    defended_revision: ClassVar[int] = 11
+    # 11: the dry run's clients take mini-batches, and SGD's weight decay is no part of the gradient
+    updates_revision: ClassVar[int] = 11
     wire_revision: ClassVar[int] = 11  # 11: as `staged`
-    updates_revision: ClassVar[int] = 12  # 12: SGD's weight decay is no part of the gradient
-    # 11: as `surrogate`, where the extractor is private
-    noised_features_revision: ClassVar[int] = 11
+    # 11: as `surrogate`, where the extractor is private; 12: as other defended cells
+    noised_features_revision: ClassVar[int] = 12
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from attacks.common.data_fit import CLIP, NOISE
-from attacks.crafted import classifiers, isolation
+from attacks.crafted import classifiers, dry_run, isolation
 from attacks.imprint import Imprint, passive
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
@@ -42,8 +42,8 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages
-    revision: ClassVar[int] = 3
+    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages; 4: as `imprint` 11
+    revision: ClassVar[int] = 4
     # 4: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 4
 
@@ -62,7 +62,12 @@ class ModelInconsistency:
         counts = (expected.weights[self.target],)
         # The others' messages are silent but for their noise, which counts relative to the target's share.
         noise = math.hypot(*expected.shares) / expected.shares[self.target]
-        alone = expected._replace(batch_size=expected.images_per_client, weights=counts, noise_factor=noise)
+        alone = expected._replace(
+            batch_size=expected.images_per_client,
+            weights=counts,
+            noise_factor=noise,
+            largest=dry_run.largest_entry(expected),
+        )
         return self._imprint.craft(model, broadcast, replace(knowledge, expected=alone), seed)
 
     def craft_others(self, model: Model, broadcast: Networks) -> Networks:
@@ -78,10 +83,13 @@ class ModelInconsistency:
                 "model-inconsistency reads a sum in which it has isolated one client, but all clients received the same here; name "
                 "it with --attack in a run of your own, or try --attack staged"
             )
-        residual = float(isolation.residual(artifact).mean())
+        # Of a sum that is not finite nothing is said.
+        residual = isolation.residual(artifact)
+        residual = residual[residual.isfinite()]
+        share = f"has {float(residual.mean()):.2g} of its norm" if len(residual) else "is unknown, as no sum is finite"
         note = (
             f"model-inconsistency isolated client {artifact.target}: the other clients' part of a sum, all of it in the last bias, "
-            f"has {residual:.2g} of its norm; that gradient is read off the last weights instead"
+            f"{share}; that gradient is read off the last weights instead"
         )
         alone = isolation.standing_alone(artifact)
         is_honest = classifiers.is_honest(alone.weights["classifier"], knowledge.broadcast)

@@ -365,6 +365,7 @@ def _shows_noised_features(cell: CellSpec) -> bool:
 REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "revision": lambda cell: True,
     "noised_features_revision": _shows_noised_features,
+    "defended_revision": lambda cell: cell.train.defense != "none",
     "batches_revision": lambda cell: cell.batch_size > 1,
     "updates_revision": lambda cell: cell.observe == "update",
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,

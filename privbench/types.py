@@ -9,6 +9,7 @@ Images are float in [0, 1] wherever a model, an attack or a score sees them; dat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -291,6 +292,8 @@ class ExpectedUpload(NamedTuple):
     weights: tuple[int, ...] = (1,)
     # How much more noise arrives with a message than it has itself: more than 1 where others of a sum bring their noise alone.
     noise_factor: float = 1.0
+    # Larger entries of a message are lost, beside those that the server finds by itself: messages of others take room in a sum.
+    largest: float = math.inf
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -181,7 +181,7 @@ def fewest(artifact: Artifact) -> Tensor:
     if artifact.imitated:
         return torch.zeros_like(bias, dtype=torch.int64)
     exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
-    if not exact and not described.is_exact(artifact.defense) and not _is_clipped_alone(artifact):
+    if not exact and not described.is_exact(artifact.defense) and not is_clipped_alone(artifact):
         return torch.zeros_like(bias, dtype=torch.int64)
     weights = artifact.image_weights
     often = -artifact.batch_size * bias if weights is None else -bias / weights.to(bias).amax(1, keepdim=True)
@@ -203,7 +203,7 @@ def expected_counts(artifact: Artifact) -> Tensor:
     return _solved(artifact, bias, _predictions(artifact))
 
 
-def _is_clipped_alone(artifact: Artifact) -> bool:
+def is_clipped_alone(artifact: Artifact) -> bool:
     """Whether clipping of each whole message, which is one client's, is all that the defence does."""
     alone = artifact.defense.get("name") == "clip" and described.kinds(artifact.defense) == {"clip"}
     return alone and "wire" not in artifact.defense and artifact.member_weights is None
@@ -211,7 +211,7 @@ def _is_clipped_alone(artifact: Artifact) -> bool:
 
 def _clipped(artifact: Artifact) -> Tensor:
     """Whether each message was clipped, as far as its norm says, where nothing else was done to it: [V] bool."""
-    if not _is_clipped_alone(artifact):
+    if not is_clipped_alone(artifact):
         return torch.zeros(artifact.victims, dtype=torch.bool, device=artifact.client.device)
     every = [t.double().flatten(1) for net in artifact.gradients.values() for t in net.values()]
     norm = torch.stack([t.square().sum(1) for t in every]).sum(0).sqrt()

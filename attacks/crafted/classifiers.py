@@ -11,9 +11,9 @@ that E's gradient is that of t, times a number. Two ways to lay the rows:
 The layers behind make one number a of t, rising with it, and logits
     quiet    r_y (a - 1/2), r_y of both signs and never near 0: all classes are about equally probable, and no image goes without
              a gradient.
-    saturated     S (r_y (a - a_0) + k_y), S without bound, k = 1 and r = -1, 1 for two classes that always win, A for t below the
-             level t_0 and B above it, and k = 0 and |r| <= 1/2 for the others. The loss is S times the lead of the winner over y,
-             and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
+    saturated     S (r_y (a - a_0) + k_y), S as large as uploads carry, k = 1 and r = -1, 1 for two classes that always win, A for
+             t below the level t_0 and B above it, and k = 0 and |r| <= 1/2 for the others. The loss is S times the lead of the
+             winner over y, and as large are its gradients: noise drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
 No two classes have the same r: the size of an image's gradient reveals its label.
 
@@ -22,6 +22,7 @@ All this is LeNet-5's, of sigmoids. Other heads: attacks/crafted/heads.py, and o
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -40,10 +41,14 @@ SHARPNESS = 5.0  # of z from one level to the next in a steep layer
 WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
 SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
 NARROWEST = 1e-6  # half of a range of t
+FEWEST_IMAGES = 2  # that differ along a direction
 WORTH = 5.0  # how many images of its own what is known of all classes is worth to one
 SATURATION = 1e15  # S, relative to the standard deviation of the noise
+LEAST_SATURATED = 1e7
 MOST_SATURATED = 1e18  # so that the squares of gradients are finite in single precision
-SATURATED_FROM = 1e6  # S of a saturated classifier is above it, the weights of an honest one are not
+HEADROOM = 2.0  # of the largest entry that arrives, relative to S: entries of digits' gradients are below 0.75 S
+SATURATED_FROM = 100.0  # S of a saturated classifier is above it
+ALIKE = 1e-4  # of the responses of the two classes that win, which are -1 and 1
 
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
@@ -64,8 +69,17 @@ class Rows(NamedTuple):
     level: Tensor  # [m] float64
 
 
-def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: int, noise_std: float) -> Networks:
+def made_for(
+    model: Model,
+    broadcast: Networks,
+    auxiliary: Batch,
+    batch_size: int,
+    noise_std: float,
+    largest: float = math.inf,
+) -> Networks:
     """The classifier to send in place of the honest one of `broadcast`, to clients whose uploads have that much noise.
+
+    `largest`: the largest entry that an upload can carry.
 
     Where E is private nothing is known of t but where it can lie: w is the direction to which the honest first layer responds
     most, and under noise the two rarest classes win.
@@ -93,7 +107,7 @@ def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: in
         levels = torch.linspace(low, high, count).to(w)
         rows = rows_at(kind, levels) if several else awake(kind, low, high, count, w)
         winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
-    size = saturation(noise_std)
+    size = saturation(noise_std, largest)
     if model.backbone == heads.LENET5:
         return Networks({"classifier": classifier(honest, w, rows, winners, size)}, {})
     r, lead = responses(model.classes, winners, size, w)
@@ -165,7 +179,12 @@ def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
-    """The direction [n] along which rows [N, n] differ most, or (not centred) are largest."""
+    """The direction [n] along which rows [N, n] differ most, or (not centred) are largest; UserError for the former of one row."""
+    if centred and len(rows) < FEWEST_IMAGES:
+        raise UserError(
+            "a server that crafts a classifier for batches learns from two auxiliary images at least where they differ, but has "
+            "one; give it more with --auxiliary"
+        )
     return torch.linalg.svd(rows - rows.mean(0) if centred else rows, full_matrices=False).Vh[0]
 
 
@@ -186,9 +205,15 @@ def best_separated(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Win
     return separation.max(), Winners(below, above, float(level))
 
 
-def saturation(noise_std: float) -> float:
-    """S against noise of some standard deviation; 0, for a quiet classifier, where there is none."""
-    return min(max(SATURATION * noise_std, 10 * SATURATED_FROM), MOST_SATURATED) if noise_std else 0.0
+def saturation(noise_std: float, largest: float = math.inf) -> float:
+    """S against noise of some standard deviation, in uploads that carry entries up to `largest`.
+
+    0, for a quiet classifier, where there is no noise, or where uploads carry no entries that drown it.
+    """
+    if not noise_std:
+        return 0.0
+    s = min(max(SATURATION * noise_std, LEAST_SATURATED), MOST_SATURATED, largest / HEADROOM)
+    return s if s > SATURATED_FROM else 0.0
 
 
 def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, saturation: float) -> Params:
@@ -248,8 +273,12 @@ def is_crafted(classifier: Params, layer: str = "fc1") -> bool:
 
 
 def is_saturated(classifier: Params, layer: str = "fc3") -> bool:
-    """Whether a crafted classifier is a saturated one; `layer` makes its logits."""
-    return float(classifier[f"{layer}.bias"].abs().max()) > SATURATED_FROM
+    """Whether a crafted classifier is a saturated one, of which two classes win; `layer` makes its logits."""
+    if not float(classifier[f"{layer}.bias"].abs().max()) > SATURATED_FROM:
+        return False
+    r = classifier[f"{layer}.weight"][:, 0].double()
+    most = (r.abs() > (1 - ALIKE) * r.abs().max()).nonzero()[:, 0]
+    return len(most) == 2 and bool(r[most].prod() < 0)
 
 
 def winners_of(classifier: Params, layer: str = "fc3") -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """A dry run: what a network that a server might send would bring back, on images of the server's own.
 
 The server plays the client. It takes the gradient of auxiliary images at the networks in question, or the client's local steps.
-It lets the defence that it knows act on that, and rounds it to the number format in which clients send. It attacks the outcome
-with the rest of its auxiliary images as it would attack the victims, and compares with the images, which here it knows. The
-server sends the honest classifier where that scores higher, e.g. where a defence clips.
+It lets the defence that it knows act on that, on each step or on the whole, and rounds it to the number format of uploads. It
+attacks the outcome with the rest of its auxiliary images as it would attack the victims, and compares with the images, which here
+it knows. The server sends the honest classifier where that scores higher, e.g. where a defence clips.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attacks.common import data_fit, updates
+from attacks.common import data_fit, no_information, updates
 from attacks.crafted import classifiers, concentrated, heads
 from attacks.shadow import surrogate_training
 from privbench import tensors
@@ -24,10 +24,12 @@ from privbench.defending import described
 from privbench.defense import Defense
 from privbench.networks.model import Model
 from privbench.observation import defended_upload, wire
-from privbench.observation.local_update import optimiser_of
+from privbench.observation.local_update import optimiser_of, rows_of_steps
 from privbench.scoring import image_scores
 from privbench.seeds import stream
+from privbench.spec import SGD
 from privbench.tensors import Parts
+from privbench.training import defended, per_example
 from privbench.types import (
     CLASSIFICATION,
     Artifact,
@@ -45,6 +47,7 @@ Attack = Callable[[Artifact, Knowledge, int, Progress], Reconstruction]
 # What clients are sent in place of some of the broadcast networks: one to all, or to each its own; nothing by an honest server.
 Sent = tuple[Networks, ...]
 STREAM = "rehearsal"  # in the names of random streams, which decide bits
+DECADES, STEPS_PER_DECADE = 38, 8  # of the numbers that are sent to see which arrive
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
 
@@ -68,12 +71,33 @@ def noise_std(defense: Defense, seed: int, batch_size: int = 1) -> float:
 
 def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
     """The same in the expected uploads, whole updates taken for gradients."""
+    local, images = expected.local, expected.images_per_client
+    if local is not None and local.batch is not None:
+        images = local.batch
     # In the mean of several messages.
-    of_message = noise_std(expected.defense, seed, expected.images_per_client) * math.hypot(*expected.shares)
-    noise = of_message * expected.noise_factor
-    if expected.local is None or "message" not in expected.defense.places:
+    noise = noise_std(expected.defense, seed, images) * math.hypot(*expected.shares) * expected.noise_factor
+    if local is None:
         return noise
-    return noise / (optimiser_of(expected.local).lr * expected.local.steps)
+    setting = optimiser_of(local)
+    if "message" in expected.defense.places:
+        return noise / (setting.lr * local.steps)
+    # The noises of K steps of SGD are independent. Adam divides them by their size, for which one step's noise stands.
+    return noise / math.sqrt(local.steps) if isinstance(setting, SGD) else noise
+
+
+def largest_entry(expected: ExpectedUpload) -> float:
+    """The largest entry of a message that arrives as a number, seen by sending numbers of all sizes.
+
+    Number formats end somewhere, and so do the whole numbers of which secure aggregation makes sums.
+    """
+    sizes = torch.logspace(0, DECADES, STEPS_PER_DECADE * DECADES + 1)
+    message = wire.rounded({"sizes": {"sizes": sizes}}, expected.wire)
+    if "aggregate" in expected.defense.places:
+        rng = stream(0, "attacker", STREAM, "sizes")
+        clients = len(expected.weights)
+        message = expected.defense.aggregate([message] * clients, expected.weights, rng).tensors
+    arrives = message["sizes"]["sizes"].isfinite()
+    return min(float(sizes.where(arrives, 0.0).max()), expected.largest)
 
 
 def clips(defense: Defense) -> bool:
@@ -122,8 +146,10 @@ def best(
 ) -> Sent:
     """Of what an attack makes of auxiliary images that which brings back most; nothing where the honest networks bring as much.
 
-    `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. The first of
-    what is made, untried, where `most_images` is 0 or less than a batch can be dealt out.
+    `read` is the attack on what crafted networks bring back, `passive` gives that on the uploads of an honest server. Where that
+    attack fails its answer may be worth less than class means, which anybody can return: the better of the two counts as honest.
+    The first of what is made, untried, where `most_images` is 0, or where the auxiliary images are too few to deal out a batch and
+    to craft from the rest.
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
@@ -131,17 +157,28 @@ def best(
     if not made:
         return ()
     others, attackers = halves(knowledge.auxiliary, seed)
-    if not most_images or len(others.labels) < expected.batch_size:
+    kept = min(expected.batch_size, classifiers.FEWEST_IMAGES)
+    if not most_images or len(others.labels) < expected.batch_size or len(attackers.labels) < kept:
         return made[0]
     clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
 
-    def worth(sent: Sent, attack: Callable[[Artifact], Attack]) -> float:
+    def upload_of(sent: Sent) -> Artifact:
         whole = tuple(Networks(broadcast.params | one.params, broadcast.buffers) for one in sent)
-        upload = observed(model, whole[0], clients, expected, seed, whole if len(whole) > 1 else None)
-        return psnr_db(lambda seen: attack(seen)(seen, attacker, seed, no_progress), upload, clients.images)
+        return observed(model, whole[0], clients, expected, seed, whole if len(whole) > 1 else None)
 
-    honest = worth((classifiers.HONEST,), lambda seen: passive(seen).reconstruct)
-    scores = [honest, *(worth(sent, lambda _: read) for sent in made_of(attackers))]
+    def worth(upload: Artifact, attack: Callable[[Artifact], Reconstruction]) -> float:
+        return psnr_db(attack, upload, clients.images)
+
+    honest = upload_of((classifiers.HONEST,))
+    scores = [
+        max(
+            worth(honest, lambda seen: passive(seen).reconstruct(seen, attacker, seed, no_progress)),
+            worth(honest, lambda seen: no_information.class_mean(seen, attacker)),
+        )
+    ]
+    scores += [
+        worth(upload_of(sent), lambda seen: read(seen, attacker, seed, no_progress)) for sent in made_of(attackers)
+    ]
     return ((), *made)[scores.index(max(scores))]
 
 
@@ -164,7 +201,8 @@ def candidates(
         return best if noise else ()
     if best and only:
         return best
-    return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise), *best)
+    largest = largest_entry(expected) if noise else math.inf
+    return (classifiers.made_for(model, broadcast, auxiliary, batch_size, noise, largest), *best)
 
 
 def halves(auxiliary: Batch, seed: int) -> tuple[Batch, Batch]:
@@ -248,27 +286,48 @@ def _with_noise_of_others(upload: Parts, expected: ExpectedUpload, seed: int, rn
 
 def _sent(model: Model, networks: Networks, batch: Batch, expected: ExpectedUpload, rng: torch.Generator) -> Parts:
     """What one client with the batch [B, ...] would send."""
-    x, y = batch
-    upload_of = partial(_gradient, model, networks)
+    defense = expected.defense
     if expected.local is not None:
-        upload_of = partial(local_change, model, networks, local=expected.local)
-    nets, by_image = (networks.params, networks.buffers), partial(_by_image, upload_of, x, y)
-    exact = defended_upload.represented(expected.defense, partial(upload_of, x, y), model, nets, x)
-    defended = defended_upload.gradient(expected.defense, exact, by_image, CLASSIFICATION, rng)
-    return wire.rounded(defended, expected.wire)
+        change = local_change(model, networks, batch, expected.local, defense, rng)
+        defended = defense.message(change, rng) if "message" in defense.places else change
+        return wire.rounded(defended, expected.wire)
+    upload_of, nets = partial(_gradient, model, networks), (networks.params, networks.buffers)
+    exact = defended_upload.represented(defense, partial(upload_of, *batch), model, nets, batch.images)
+    by_image = partial(_by_image, model, networks, *batch)
+    return wire.rounded(defended_upload.gradient(defense, exact, by_image, CLASSIFICATION, rng), expected.wire)
 
 
-def _by_image(upload_of: Callable[..., Parts], images: Tensor, labels: Tensor) -> list[Parts]:
-    """What every image of a batch gives by itself."""
-    return [upload_of(x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
+def _by_image(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> list[Parts]:
+    """The gradient of every image of a batch by itself."""
+    return [_gradient(model, networks, x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
 
 
-def local_change(model: Model, networks: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:
-    """How the networks change in a client's local steps on one batch."""
+def local_change(
+    model: Model, networks: Networks, batch: Batch, local: LocalSteps, defense: Defense, rng: torch.Generator
+) -> Parts:
+    """How E and C change in a client's local steps on one batch [B, ...], part -> parameter -> [...].
+
+    Mini-batches are drawn and each step's gradient is defended as in privbench/observation/local_update.py (`client_update`), from
+    `rng` in the same order. What the defence does to the whole message is left to the caller.
+    """
     params = {part: {name: t.detach().clone() for name, t in networks.params[part].items()} for part in CLASSIFICATION}
     optimiser = surrogate_training.optimiser_for([t for net in params.values() for t in net.values()], local.optimiser)
-    for _ in range(local.steps):
-        gradient = _gradient(model, Networks(params, networks.buffers), images, labels)
+    samples, at_steps = len(batch.labels), defended.local(defense, CLASSIFICATION, rng)
+    drawn = None
+    if at_steps.example is not None:
+        drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
+    order = drawn.rows if drawn is not None else rows_of_steps(local, samples, rng)
+    for step, rows in enumerate(order):
+        now, (x, y) = Networks(params, networks.buffers), (t[rows] for t in batch)
+        if drawn is not None and at_steps.example is not None:
+            each = _by_image(model, now, x, y)
+            stacked = {p: {n: torch.stack([one[p][n] for one in each]) for n in net} for p, net in each[0].items()}
+            gradient = at_steps.example(stacked, drawn.included[step], drawn.expected)
+        else:
+            gradient = _gradient(model, now, x, y)
+            if at_steps.representation is not None:
+                gradient = at_steps.representation(gradient, model, (params, networks.buffers), x)
+        gradient = gradient if at_steps.step is None else at_steps.step(gradient)
         for part, net in params.items():
             for name, t in net.items():
                 t.grad = gradient[part][name]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.crafted import class_sums, heads
+from attacks.common import labels
+from attacks.crafted import class_sums, clip_scale, heads
 from attacks.features import per_image
 from privbench.types import Artifact
 
@@ -48,34 +49,63 @@ def features_of(artifact: Artifact) -> BinnedImages:
 
 
 def labels_of(artifact: Artifact, binned: BinnedImages) -> Tensor:
-    """The label [V, B] of every image that a row holds alone, by the size of the row's dL/db; NONE where there is no such row."""
+    """The label [V, B] of every image that a row holds alone, by the size of the row's dL/db; NONE where there is no such row.
+
+    Where messages were clipped, sizes are those times a number of each message (clip_scale.py).
+    """
     kind = heads.kind_of(artifact.model, artifact.weights["classifier"])
     if kind == "single":
         return binned.row
     classes = torch.full_like(binned.row, NONE)
-    for v, b in torch.nonzero(binned.row != NONE).tolist():
-        label, gap = likeliest_label(artifact, v, binned.h[v, b], binned.row[v, b : b + 1], differences=kind == "steps")
-        if gap < SAME:
-            classes[v, b] = label
+    differences = kind == "steps"
+    for v, there in enumerate(binned.row != NONE):
+        scale = _scale(artifact, v, binned, differences=differences) if clip_scale.is_unknown(artifact) else 1.0
+        for b in torch.nonzero(there)[:, 0].tolist():
+            row = binned.row[v, b : b + 1]
+            label, gap = likeliest_label(artifact, v, binned.h[v, b], row, scale, differences=differences)
+            if gap < SAME:
+                classes[v, b] = label
     return classes
 
 
-def likeliest_label(
-    artifact: Artifact, victim: int, h: Tensor, rows: Tensor, *, differences: bool = False
-) -> tuple[int, float]:
-    """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best.
+def _scale(artifact: Artifact, victim: int, binned: BinnedImages, *, differences: bool) -> float:
+    """By how much a clip has shortened a victim's message, as far as its last bias or its rows say."""
+    h, rows = binned.h[victim], binned.row[victim]
+    y = labels.recover(artifact.select(torch.tensor([victim], device=h.device)))[0]
+    scale = clip_scale.of_last_bias(artifact, victim, per_image.probabilities(artifact, h), y)
+    if scale is not None:
+        return scale
+    each = [
+        _answers(artifact, victim, h[b], rows[b : b + 1], differences=differences)
+        for b in torch.nonzero(rows != NONE)[:, 0].tolist()
+    ]
+    if not each:
+        return 1.0
+    expected = torch.stack([answers[:, 0] / (observed[0] * artifact.batch_size) for observed, answers in each])
+    return clip_scale.of_rows(expected, SAME, alone=artifact.batch_size == 1)
 
-    With `differences` it explains those between them and the next ones.
-    """
+
+def _answers(artifact: Artifact, victim: int, h: Tensor, rows: Tensor, *, differences: bool) -> tuple[Tensor, Tensor]:
+    """(what some rows [n] of dL/db of a victim hold, what one image of features h [c, s, s] would put there by label [Y, n])."""
     name = f"{artifact.model.classifier.features_layer}.bias"
 
     def answers(bias: Tensor) -> Tensor:
         return (between(bias) if differences else bias)[rows]
 
-    observed = answers(artifact.gradients["classifier"][name][victim].double())
     every = torch.arange(artifact.model.classes, device=h.device)
     each = torch.stack([answers(per_image.gradient_of(artifact, h, y)[name]) for y in every])
-    gaps = []
+    return answers(artifact.gradients["classifier"][name][victim].double()), each
+
+
+def likeliest_label(
+    artifact: Artifact, victim: int, h: Tensor, rows: Tensor, scale: float = 1.0, *, differences: bool = False
+) -> tuple[int, float]:
+    """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best.
+
+    With `differences` it explains those between them and the next ones; `scale`, by how much a clip has shortened the message.
+    """
+    observed, each = _answers(artifact, victim, h, rows, differences=differences)
+    observed, gaps = observed / scale, []
     # A row does not say whose image it holds, so that every weight that an image may have is tried.
     weights = artifact.image_weights
     for size in [artifact.batch_size] if weights is None else (1 / weights[victim].unique()).tolist():

@@ -11,9 +11,9 @@ stands alone most often. Where the rows, whose slopes differ, do not agree on h,
 With a class named, d z_j is 0 for all others: their logits have no weights, and its own has the probability 0 (class fishing). Then
 the largest t of this class counts, if the batch has one.
 
-h is in closed form. The label is the one that explains the size of the gradient. E's gradient is that of t, times a number that the
-first layer shows. So what one image by itself would send to a server with a gentle classifier along w is known, whatever the batch,
-its weights, or a clip of the message made of its length.
+h is in closed form. The label is the one that explains the size of the gradient, but for a clip (clip_scale.py). E's gradient is
+that of t, times a number that the first layer shows. So what one image by itself would send to a server with a gentle classifier
+along w is known, whatever the batch, its weights, or a clip of the message made of its length.
 
 Wen, Geiping, Fowl, Goldblum, Goldstein: Fishing for User Data in Large-Batch Federated Learning via Gradient Magnification, ICML
 2022, arXiv 2202.00580, section 3. Deviations: one image is not let through by a threshold on one feature, which none or several of
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from attacks.common import labels
-from attacks.crafted import classifiers
+from attacks.crafted import classifiers, clip_scale
 from attacks.features import per_image
 from attacks.features.separation.row_spaces import Disaggregated
 from privbench.networks.model import Model
@@ -182,9 +182,16 @@ def _inputs(artifact: Artifact) -> tuple[Tensor, Tensor]:
 
 
 def _label(artifact: Artifact, victim: int, h: Tensor) -> int:
-    """Which of the batch's labels explains the size of the first layer's gradient best, of an image that stands alone."""
-    candidates = labels.recover(artifact.select(torch.tensor([victim], device=h.device))).unique()
+    """Which of the batch's labels explains the size of the first layer's gradient best, of an image that stands alone.
+
+    Of a clipped message that is its size times a number, which the last bias tells: all images have the same probabilities, as
+    the units before the last layer are 1/2 of them all.
+    """
+    y = labels.recover(artifact.select(torch.tensor([victim], device=h.device)))[0]
+    candidates = y.unique()
     size = artifact.gradients["classifier"]["fc1.bias"][victim].double().sum()
+    scale = clip_scale.of_last_bias(artifact, victim, per_image.probabilities(artifact, h[None]), y)
+    size = size / (1.0 if scale is None else scale)
     weights = artifact.image_weights
     every = size.new_tensor([1 / artifact.batch_size]) if weights is None else weights[victim].unique().to(size)
     expected = torch.stack([per_image.gradient_of(artifact, h, y)["fc1.bias"].sum() for y in candidates])

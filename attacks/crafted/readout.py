@@ -34,6 +34,7 @@ from attacks.features import per_image
 from attacks.features.anchored_matching import AnchoredMatching
 from attacks.features.separation.row_spaces import Disaggregated
 from attacks.shadow import known_extractor, shadow_federation
+from privbench.defending import described
 from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 
@@ -41,6 +42,10 @@ from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 CLAIM = (
     "imprint sent a crafted classifier: what it reads holds for single-precision gradients of one step that nobody clips, and "
     "for nothing else (docs/results/imprint-on-the-wire.md)"
+)
+OTHERWISE_CLAIM = (
+    "imprint sent a crafted classifier: what it reads holds for uploads that are clipped, rounded and made of local steps as these "
+    "are, and for nothing else (docs/results/imprint-on-the-wire.md)"
 )
 CONCENTRATED_CLAIM = (
     "imprint sent a concentrated classifier: what it reads holds for gradients of one image and one step, whether clipped and "
@@ -71,6 +76,7 @@ class Readout:
             raise UserError(
                 "imprint reads the classifier's gradient, which these clients do not send; try --attack staged"
             )
+        claim = _claim(artifact)
         artifact = updates.nearly_gradients(artifact)
         closed_form.check_not_mixed(artifact)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
@@ -82,7 +88,6 @@ class Readout:
                 "with --attack in a run of your own"
             )
         images = failed_uploads.set_aside(artifact, lambda sound: self.read(sound, knowledge, seed, progress))
-        claim = CONCENTRATED_CLAIM if concentrated.is_concentrated(artifact.weights["classifier"]) else CLAIM
         return images._replace(notes=(*images.notes, claim))
 
     def read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
@@ -93,7 +98,7 @@ class Readout:
             problem.check_batch_size(artifact)
             # Noise is negligible beside the gradient unless that was clipped.
             if is_saturated and not data_fit.of(artifact).clip:
-                artifact = replace(artifact, defense={"name": "none"})
+                artifact = replace(artifact, defense={"name": saturated.name_of_noise(artifact)})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, progress)
         if concentrated.is_concentrated(artifact.weights["classifier"]):
@@ -157,3 +162,11 @@ class Readout:
             inverted = self._through_honest(each.select(alone), knowledge, seed, progress)
             whole = failed_uploads.put(whole, alone, inverted)
         return per_image.folded(whole, artifact.batch_size)
+
+
+def _claim(artifact: Artifact) -> str:
+    """For what the numbers of an upload at a crafted classifier hold."""
+    if concentrated.is_concentrated(artifact.weights["classifier"]):
+        return CONCENTRATED_CLAIM
+    done = {kind for one in described.single(artifact.defense) for kind in described.kinds(one)} - data_fit.NOISE
+    return OTHERWISE_CLAIM if done or artifact.local is not None or "wire" in artifact.defense else CLAIM

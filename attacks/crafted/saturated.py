@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form, no_information
+from attacks.common import closed_form, labels, no_information
 from attacks.crafted import classifiers, gradient_bins
 from attacks.features import per_image
 from attacks.features.separation.row_spaces import Disaggregated
+from privbench.defending import described
 from privbench.types import Artifact, Knowledge, Reconstruction
 
 LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's class has won
+ABOVE = 3.0  # the same relative to what noise alone puts there
+NEGLIGIBLE = 1e-12  # standard deviation of noise relative to S, below which ranks are as without noise
+# In place of the name of a defence, of noise below the signal that changes ranks all the same.
+DROWNED = "drowned noise"
 
 
 def above_noise(artifact: Artifact) -> Tensor:
     """The victims [n] int64 whose gradient is above the noise: all but those whose class has won."""
     first, last = artifact.model.classifier.features_layer, artifact.model.classifier.logits_layer
-    size = artifact.weights["classifier"][f"{last}.bias"].abs().max()
-    return torch.nonzero(artifact.gradients["classifier"][f"{first}.bias"].norm(dim=1) > LOST * size)[:, 0]
+    size = float(artifact.weights["classifier"][f"{last}.bias"].abs().max())
+    bias = artifact.gradients["classifier"][f"{first}.bias"]
+    noise = math.sqrt(labels.noise_variance(artifact) * bias.shape[1])
+    return torch.nonzero(bias.norm(dim=1) > max(LOST * size, ABOVE * noise))[:, 0]
+
+
+def name_of_noise(artifact: Artifact) -> str:
+    """What to call the defence of gradients far above its noise: none where that changes no rank."""
+    last = artifact.model.classifier.logits_layer
+    size = float(artifact.weights["classifier"][f"{last}.bias"].abs().max())
+    return described.NONE if math.sqrt(labels.noise_variance(artifact)) <= NEGLIGIBLE * size else DROWNED
 
 
 def denoised(artifact: Artifact) -> Artifact:

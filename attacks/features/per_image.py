@@ -147,6 +147,14 @@ def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
     return gradient
 
 
+def probabilities(artifact: Artifact, h: Tensor) -> Tensor:
+    """What the classifier says of features h [n, c, s, s]: softmax of C(h), [n, Y], in the precision of h."""
+    classifier = artifact.model.classifier
+    assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
+    params = {n: t.to(h) for n, t in artifact.weights["classifier"].items()}
+    return torch.softmax(classifier.linear_layers(params, h)[0], 1)
+
+
 def folded(reconstruction: Reconstruction, batch: int) -> Reconstruction:
     """The reconstruction of V B single images as one of V batches; loss and trace are means over a batch.
 

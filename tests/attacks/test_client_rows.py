@@ -72,6 +72,28 @@ def test_features_of_all_clients_come_back_from_one_sum(tmp_path):
     assert answer.notes == ("client-rows read 6 of 6 images; all others are class means",)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_clip_of_every_message_hides_no_row(batch, tmp_path):
+    """A clip multiplies all rows of a client by one number, by which the sizes of several rows agree with labels.
+
+    Of one image the number and the label are not told apart, which its features do not need.
+    """
+    seen, truth, _, _, _ = divided(tmp_path / "clipped", defense="clip:0.05+secure-aggregation", batch=batch, victims=2)
+    exact, *_ = divided(tmp_path / "exact", batch=batch, victims=2)
+    _, y = client_rows.features_of(seen)
+    _, plain = client_rows.features_of(exact)
+    # One row alone does not say by how much it was clipped.
+    assert int((y != NONE).sum()) >= 0.5 * int((plain != NONE).sum()) > 0
+    if batch == 1:
+        assert bool((y != NONE).all())
+        return
+    for v, k in ((v, k) for v in range(2) for k in range(3)):
+        own = slice(batch * k, batch * (k + 1))
+        left = truth.labels[v, own].tolist()
+        for label in y[v, own][y[v, own] != NONE].tolist():
+            left.remove(label)
+
+
 def test_of_larger_batches_images_that_share_a_row_are_class_means(tmp_path):
     seen, truth, _, _, known = divided(tmp_path, victims=2, batch=6)
     _, identified = client_rows.features_of(seen)

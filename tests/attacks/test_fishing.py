@@ -157,7 +157,7 @@ def test_where_a_class_is_named_its_images_alone_leave_a_gradient_before_the_las
 
 def test_a_clip_of_the_message_changes_nothing():
     weights, _, known = sent()
-    x, y = batches(2)
+    x, y = batches(4)
     exact, clip = artifact(x, y, batch_size=B, weights=weights), Clip(0.01)
     norms = torch.stack([t.flatten(1).square().sum(1) for net in exact.gradients.values() for t in net.values()])
     factor = (0.01 / norms.sum(0).sqrt()).clamp_max(1)
@@ -172,6 +172,11 @@ def test_a_clip_of_the_message_changes_nothing():
     for name in ("conv1.weight", "conv2.weight"):
         each = [F.normalize(seen.gradients["extractor"][name].flatten(1), dim=1) for seen in (one, other)]
         torch.testing.assert_close(*each, atol=1e-5, rtol=0)
+    # The label, too, though it is read off the size of the gradient.
+    alone = leaders(weights, x)[1] > 10
+    assert alone.sum() >= 2
+    assert torch.equal(one.labels[alone, 0], y[leaders(weights, x)[0] + B * torch.arange(4)][alone])
+    assert torch.equal(other.labels[alone], one.labels[alone])
 
 
 def test_the_server_is_honest_under_noise_and_where_what_it_crafts_is_lost():

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.common import problem
+from attacks.common import no_information, problem
 from attacks.crafted import classifiers, concentrated, dry_run, gradient_bins
 from attacks.crafted.classifiers import HONEST
-from attacks.crafted.readout import CLAIM, SENT_HONESTLY
+from attacks.crafted.readout import CLAIM, OTHERWISE_CLAIM, SENT_HONESTLY
 from attacks.features import per_image
 from attacks.features.separation.row_spaces import Disaggregated
 from attacks.floors import ClassMean
@@ -23,6 +23,7 @@ from defenses.dp_sgd import DPSGD
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from defenses.prune import Prune
+from privbench import written_defense
 from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.networks.model import Model
@@ -258,8 +259,12 @@ def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_l
         "attacks.crafted.readout.Readout.read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
     monkeypatch.setattr("attacks.imprint.passive", lambda seen: Listening(attacked_from))
+    monkeypatch.setattr(
+        "attacks.crafted.dry_run.no_information.class_mean", lambda seen, known: attacked_from.append(known.auxiliary)
+    )
     Imprint().craft(MODEL, honest_networks(), replace(KNOWN, expected=ExpectedUpload(2, NoDefense())), 0)
-    assert len(looked_at) == len(attacked_from) == 2
+    # The honest uploads are attacked twice: by the passive attack, and by class means.
+    assert (len(looked_at), len(attacked_from)) == (2, 3)
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
     assert torch.equal(*looked_at)
     for one in looked_at[0].flatten(0, 1):
@@ -409,6 +414,35 @@ def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor()
     assert torch.equal(labels[alone], y.gather(1, gap.argmin(2))[alone])
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one message", "rows of one client"])
+@pytest.mark.parametrize("share", [2.0, 0.5, 0.01], ids=["not clipped", "clipped", "far"])
+def test_rows_hold_labels_where_a_clip_has_shortened_the_message(share, several):
+    """By the last bias, or, as rows of one of several clients have it, by the rows alone.
+
+    At least three of eight images have a row of their own in every batch. Three rows may not tell by how much they are short.
+    """
+    seen, h, y, _, _ = digits_in_batches(8, 32)
+    norms = torch.stack([t.flatten(1).square().sum(1) for t in seen.gradients["classifier"].values()]).sum(0).sqrt()
+    bound = share * float(norms.max() if share > 1 else norms.min())
+    each = [
+        clipping.clipped({"classifier": {n: t[v] for n, t in seen.gradients["classifier"].items()}}, bound)[
+            "classifier"
+        ]
+        for v in range(seen.victims)
+    ]
+    defense = Clip(bound).describe()
+    if several:
+        defense = written_defense.create(f"clip:{bound}+secure-aggregation", "update").describe()
+    gradients = {"classifier": {n: torch.stack([one[n] for one in each]) for n in each[0]}}
+    clipped = replace(seen, gradients=gradients, defense=defense)
+    features = gradient_bins.features_of(clipped)
+    labels = gradient_bins.labels_of(clipped, features)
+    alone = labels != gradient_bins.NONE
+    assert int((alone.sum(1) >= 3).sum()) >= 4 - several
+    gap = torch.cdist(features.h.flatten(2), h)
+    assert torch.equal(labels[alone], y.gather(1, gap.argmin(2))[alone])
+
+
 def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
     seen, _, y, honest, known = digits_in_batches()
     reconstruction = Imprint(**BRIEF).reconstruct(seen, known, 0)
@@ -452,6 +486,13 @@ def test_what_a_crafted_classifier_brought_back_says_that_it_holds_for_such_grad
     assert attack.reconstruct(seen, KNOWN, 0).notes == (CLAIM,)
     for limit in ("single-precision", "one step", "nobody clips", "nothing else", "imprint-on-the-wire.md"):
         assert limit in CLAIM
+
+
+@pytest.mark.parametrize("done", [{"defense": Clip(1.0).describe()}, {"defense": {"name": "rounded", "wire": "fp16"}}])
+def test_of_clipped_and_rounded_uploads_no_note_says_that_nobody_clips(done, monkeypatch):
+    monkeypatch.setattr("attacks.crafted.readout.Readout.read", lambda s, seen, *_: no_information.grey(seen))
+    seen = replace(observed()[0], **done)
+    assert Imprint().reconstruct(seen, KNOWN, 0).notes == (OTHERWISE_CLAIM,)
 
 
 ADAM = LocalSteps(1, {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})
@@ -504,7 +545,8 @@ def test_a_step_of_sgd_in_the_dry_run_is_its_gradient_and_one_of_adam_is_no_long
     for broadcast in (honest_networks(), whole):
         double = {p: {n: t.double() for n, t in net.items()} for p, net in broadcast.params.items()}
         y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
-        change = dry_run.local_change(MODEL, Networks(double, broadcast.buffers), x, y, ADAM)
+        whole, drawn = Networks(double, broadcast.buffers), torch.Generator()
+        change = dry_run.local_change(MODEL, whole, Batch(x, y), ADAM, NoDefense(), drawn)
         # Weights of 1e13, as the last layer of a saturated classifier has, are stored to within the very step.
         stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
         largest = float(torch.cat(stored).max())

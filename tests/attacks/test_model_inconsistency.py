@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.common import labels, no_information
-from attacks.crafted import concentrated, dry_run, isolation
+from attacks.crafted import classifiers, concentrated, dry_run, isolation
 from attacks.imprint import Imprint
 from attacks.model_inconsistency import ModelInconsistency
 from attacks.staged import Staged
@@ -114,6 +114,28 @@ def test_images_come_out_of_a_sum_that_was_sent_inconsistently_and_not_out_of_an
     # The same image of the same client among those of all.
     assert torch.equal(whole.images[0, 1], truth.images[0, 0])
     assert float(psnr_of(passive, whole).mean()) < float(recovered.mean()) - 10
+
+
+@pytest.mark.parametrize(("broken", "says"), [(1, "has 0."), (2, "is unknown, as no sum is finite")])
+def test_the_note_is_of_the_sums_that_are_finite(broken, says, tmp_path, monkeypatch):
+    seen, *_, known = attacked(tmp_path, victims=2)
+    monkeypatch.setattr(Imprint, "reconstruct", lambda _, artifact, knowledge, seed, *__: no_information.grey(artifact))
+    for net in seen.gradients.values():
+        for t in net.values():
+            t[:broken] = torch.nan
+    (note,) = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0).notes
+    assert says in note
+    assert "nan" not in note
+
+
+def test_noise_is_drowned_as_far_as_whole_numbers_reach(tmp_path):
+    """Entries beyond what secure aggregation adds up are NaN: of a classifier saturated without bound, all of them."""
+    seen, truth, *_, known = attacked(tmp_path, "gaussian:0.001+secure-aggregation", victims=2, batch=2)
+    assert classifiers.is_saturated(seen.weights["classifier"])
+    assert all(bool(t.isfinite().all()) for net in seen.gradients.values() for t in net.values())
+    answer = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0)
+    floor = float(psnr_of(no_information.class_mean(seen, known), truth).mean())
+    assert float(psnr_of(answer, truth).mean()) > floor + 1
 
 
 def test_a_batch_of_the_target_is_read_as_if_it_had_arrived_by_itself(tmp_path):
