@@ -187,7 +187,11 @@ MADE_BY_COMMANDS = {
 
 
 # Page -> (attack, revision) of its records that are of an earlier one, which the page says: today's commands make them anew.
-EARLIER = {"active-servers.md": {("imprint", 9)}}
+EARLIER = {
+    "active-servers.md": {
+        ("imprint", 9), ("imprint", 10), ("fishing", 1), ("client-rows", 0), ("model-inconsistency", 3),
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", MADE_BY_COMMANDS)
@@ -201,9 +205,7 @@ def test_the_commands_of_a_page_make_its_records_and_nothing_else(page, reposito
     old = {(cell.attack, cell.attack_revision) for cell, now in anew if cell.attack_revision != now}
     assert old == EARLIER.get(page, set())
     for attack, revision in old:
-        assert (
-            f"`{attack}` on sums are of its revision {revision}" in (repository / "docs" / "results" / page).read_text()
-        )
+        assert f"`{attack}` {revision}" in (repository / "docs" / "results" / page).read_text()
     assert len(records) == sum(map(len, each)) == count
     assert set().union(*each) == {cell.model_copy(update={"attack_revision": now}).id for cell, now in anew}
 
