@@ -91,7 +91,9 @@ def once(sample: Sample, others: list[Sample], before: str, rng: random.Random, 
     folder = scratch / sample.folder.name
     shutil.copytree(sample.folder, folder, copy_function=_linked)
     try:
-        paths = [folder / name for name in sample.files] or sorted(p for p in folder.rglob("*") if p.is_file())
+        # An empty file, such as a lock, has nothing to mutate.
+        every = sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
+        paths = [folder / name for name in sample.files] or every
         kind, resealed = fuzz_mutations.mutate(rng, paths, [other.folder for other in others])
         return kind, judged(sample, folder, before, resealed=resealed)
     finally:

@@ -45,8 +45,9 @@ def one_iteration_of_peeling(monkeypatch):
     """`staged` begins with the layerwise inversion, which takes most of the time of attacks on a broadcast extractor."""
     whole = layerwise.invert
     monkeypatch.setattr(
-        layerwise, "invert", lambda shared, h, gaussian, most, *rest: whole(shared, h, gaussian, min(most, 1), *rest)
-    )
+        layerwise, "invert",
+        lambda shared, h, gaussian, most, *rest, **named: whole(shared, h, gaussian, min(most, 1), *rest, **named),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,9 @@ from tests.builders.records import record
 @pytest.fixture
 def cells():
     # FedAvg: dlg, staged; best round, untrained.
-    return study_cells.of(definition.read("attack-table"), "smoke", [("digits", None)], seeds=1)[:4]
+    planned = study_cells.of(definition.read("attack-table"), "smoke", [("digits", None)], seeds=1)[:4]
+    # As many victims as a record of the builder has.
+    return [cell.model_copy(update={"victims": 4}) for cell in planned]
 
 
 def finished(cell):
