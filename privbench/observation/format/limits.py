@@ -27,7 +27,5 @@ PARAMETERS = 2**28  # of one network: 1 GiB of float32; ResNet-18 has 2^23.4
 TENSORS = 65_536  # in one round
 NAME = 300  # letters of a name
 SETTINGS = 64  # of a defence
-LEAST_BITS, BITS = (
-    2,
-    32,
-)  # of a quantised entry: with one bit there is no level above zero, and float32 has no more than 32
+# Of a quantised entry: with one bit there is no level above zero, and float32 has no more than 32.
+LEAST_BITS, BITS = 2, 32
