@@ -18,9 +18,6 @@ from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
-# As in attacks/staged.py: a usual difference of neighbouring pixels; only its ratio to the errors of the equations counts.
-PIXEL_STEP = 0.1
-
 
 @dataclass(frozen=True)
 class Layerwise:
@@ -47,7 +44,7 @@ class Layerwise:
                 "not applicable: the features of one image are not in closed form; layerwise needs a gradient of one image, "
                 "without dropout, and a head that begins with a linear layer"
             )
-        gaussian = priors.natural(*priors.square(artifact.image_shape), PIXEL_STEP, priors.CHROMA, features.h)
+        gaussian = priors.natural(*priors.square(artifact.image_shape), priors.PIXEL_STEP, priors.CHROMA, features.h)
         posed = problem.make(artifact, seed)
         end = chain_inversion.invert(posed, features.h, gaussian, self.steps, self.levels, progress)
         return batched.reconstruction(end, 1, posed.labels)

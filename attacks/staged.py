@@ -34,8 +34,6 @@ from privbench.hyperparameters import Count, CountOrZero, Weight
 from privbench.observation import wire
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
-# A usual difference of neighbouring pixels in 2x - 1, of brightness; only its ratio to the errors of the equations counts.
-PIXEL_STEP = 0.1
 EXPLAINED = 1e-5  # layer-scaled distance: an image below it explains the gradient
 
 
@@ -90,7 +88,7 @@ class Staged:
         solvable = posed.extractor_known and not posed.variance and artifact.model.backbone == "lenet5"
         if features is None or features.known is not None or not solvable or not self.peel_iterations:
             return self.descents.descend(artifact, posed, batch_of_one, seed, progress)
-        gaussian = priors.natural(*priors.square(artifact.image_shape), PIXEL_STEP, priors.CHROMA, features.h)
+        gaussian = priors.natural(*priors.square(artifact.image_shape), priors.PIXEL_STEP, priors.CHROMA, features.h)
         iterations, factor = self.peel_iterations, max(1.0, wire.spacing(artifact.defense) / layer_equations.ERROR)
         end = layerwise.invert(posed, features.h, gaussian, iterations, progress, self.peel_levels, factor)
         layered, gap = batched.reconstruction(end, 1, posed.labels), anchored_matching.unexplained(posed, end.x)

@@ -101,6 +101,8 @@ def natural(channels: int, side: int, step: float, chroma: tuple[float, float], 
     return GaussianPrior(opponents / opponents.norm(dim=1, keepdim=True), cosines, variance)
 
 
+# A usual difference of neighbouring pixels in 2x - 1, of brightness; only its ratio to the errors of the equations counts.
+PIXEL_STEP = 0.1
 # Measured on photographs that are in none of the data sets here (benchmarks/photograph_prior.py), in 2x - 1:
 # how much less red-blue and green-magenta change between neighbouring pixels than brightness, squared;
 CHROMA = (17.0, 94.0)

@@ -25,7 +25,6 @@ from attacks.features.map_estimate import ImagePrior
 from privbench.types import Artifact, LocalSteps, Progress, Reconstruction
 
 FACTORS = (1000.0, 3000.0)  # on the errors of single precision
-PIXEL_STEP = 0.1  # as in attacks/staged.py
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,6 @@ def layerwise_images(
     features = closed_form.of_single(gradients)
     if features is None or features.known is not None:
         return [], 0
-    gaussian = priors.natural(*priors.square(gradients.image_shape), PIXEL_STEP, priors.CHROMA, features.h)
+    gaussian = priors.natural(*priors.square(gradients.image_shape), priors.PIXEL_STEP, priors.CHROMA, features.h)
     ends = [layerwise.invert(posed, features.h, gaussian, iterations, progress, factor=factor) for factor in FACTORS]
     return [end.x for end in ends], sum(end.evaluations for end in ends)

@@ -250,10 +250,17 @@ class Capture:
             raise UserError(
                 f"a truth of {len(kept.inputs)} inputs and {len(kept.targets)} targets is not that of {message.examples} examples"
             )
-        self._writer.check(CapturedRound(self._number, tuple(self._broadcasts), (message,)))
+        self._writer.check(self._alone(message))
         if self.truth and kept is not None:
             self._truths[len(self._messages)] = kept
         self._messages.append(message)
+
+    def _alone(self, message: Message) -> CapturedRound:
+        """The round of one message, with the broadcast that it answers alone: of many clients' each is looked at once."""
+        number = message.broadcast
+        if number is None:
+            return CapturedRound(self._number, tuple(self._broadcasts), (message,))
+        return CapturedRound(self._number, (self._broadcasts[number],), (replace(message, broadcast=0),))
 
     def _begin_round(self, number: int | None) -> None:
         if number is not None and number <= self._number:

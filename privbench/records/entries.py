@@ -212,9 +212,8 @@ class GeneratorScores(StrictModel):
 class RealImages(StrictModel):
     """What real images of a client give in place of generated ones."""
 
-    accuracy: (
-        Percent | None
-    )  # percent, of the same classifier trained on its training images; None where nothing was trained
+    # Percent, of the same classifier trained on its training images; None where nothing was trained.
+    accuracy: Percent | None
     manifolds: Manifolds  # of its training images
 
 
@@ -260,9 +259,8 @@ class AttackedSeed(SeedResult):
     """What one seed of an attacked cell gave."""
 
     round: Count  # that was attacked
-    accuracy_at_round: list[
-        Percent
-    ]  # percent, per client, of the very networks attacked; schema 2 kept one mean of all
+    # Percent, per client, of the very networks attacked; schema 2 kept one mean of all.
+    accuracy_at_round: list[Percent]
     victims: list[Victim]
     # Of each client, where the server was active; not written elsewhere.
     broadcast: list[BroadcastCheck] | None = Field(None, exclude_if=lambda value: value is None)
