@@ -19,6 +19,7 @@ from privbench.errors import UserError
 from privbench.methods.base import (
     ClassByCount,
     Draw,
+    FrozenPass,
     Loss,
     MiniBatch,
     Nets,
@@ -48,15 +49,21 @@ def phases(aggregator: str, terms: Sequence[str] = CROSSED) -> tuple[Phase, ...]
     y: Draw = UniformClass() if aggregator == "kd" else ClassByCount()
     draws = {"z": Normal(), "y": y} | classifier_draws()
     loss: Loss = distillation_loss
+    frozen: FrozenPass = ensemble_logits
     if aggregator == "kdc":
-        loss = partial(crossed_distillation_loss, terms=terms)
-    return (Phase((Stage("distillation", STUDENT, loss, "server", draws),), "server_steps"),)
+        loss, frozen = partial(crossed_distillation_loss, terms=terms), clients_features
+    stage = Stage("distillation", STUDENT, loss, "server", draws, frozen=(frozen,))
+    return (Phase((stage,), "server_steps"),)
 
 
-def ensemble_divergence(student: Tensor, teachers: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """KL( softmax(sum_i w_i t_i) || softmax(s) ), mean over the batch: logits s, t_i [B, Y], weights [K]."""
-    p_c = torch.stack([w * t for w, t in zip(weights, teachers, strict=True)]).sum(0).softmax(1)
-    return F.kl_div(student.log_softmax(1), p_c, reduction="batchmean")
+def weighted(teachers: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """sum_i w_i t_i: logits t_i [B, Y], weights [K] -> [B, Y]."""
+    return torch.stack([w * t for w, t in zip(weights, teachers, strict=True)]).sum(0)
+
+
+def ensemble_divergence(student: Tensor, ensemble: Tensor) -> Tensor:
+    """KL( softmax(e) || softmax(s) ), mean over the batch: logits s of the student and e of the ensemble, each [B, Y]."""
+    return F.kl_div(student.log_softmax(1), ensemble.softmax(1), reduction="batchmean")
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
@@ -67,11 +74,19 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
 
 def distillation_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """L_KL = KL(P_c || P_s), P_c = softmax(sum_i w_i C_i(G_i(z,y))) (FedCG Eq. 5-6)."""
+    student = nets.classifier(nets.generator(batch.noise["z"], batch.noise["y"]), batch.drawn())
+    return ensemble_divergence(student, batch.passed(ensemble_logits, nets))  # (6)
+
+
+def ensemble_logits(nets: Nets, batch: MiniBatch) -> Tensor:
+    """sum_i w_i C_i(G_i(z, y)) (FedCG Eq. 5): [B, Y]."""
     z, y = batch.noise["z"], batch.noise["y"]
-    with torch.no_grad():
-        teachers = [c.classifier(c.generator(z, y)) for c in nets.clients]  # (5)
-    student = nets.classifier(nets.generator(z, y), batch.drawn())
-    return ensemble_divergence(student, teachers, nets.weights)  # (6)
+    return weighted([client.classifier(client.generator(z, y)) for client in nets.clients], nets.weights)  # (5)
+
+
+def clients_features(nets: Nets, batch: MiniBatch) -> Tensor:
+    """G_i(z, y) of each of K clients: [B, K, c, s, s]."""
+    return torch.stack([client.generator(batch.noise["z"], batch.noise["y"]) for client in nets.clients], 1)
 
 
 def crossed_distillation_loss(
@@ -86,9 +101,9 @@ def crossed_distillation_loss(
     tau = nets.counts[:, y] / nets.counts.sum(0)[y].clamp_min(1)  # [K, B]
     h = nets.generator(z, y)
     total = torch.zeros_like(tau[0])
-    for tau_i, client in zip(tau, nets.clients, strict=True):
+    h_of_clients = batch.passed(clients_features, nets).unbind(1)
+    for tau_i, client, h_i in zip(tau, nets.clients, h_of_clients, strict=True):
         with torch.no_grad():
-            h_i = client.generator(z, y)
             teacher = client.classifier(h_i)
         if "kl1" in terms:
             total = total + tau_i * divergence(nets.classifier(h, drawn), teacher)  # (10)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import torch
@@ -39,12 +40,21 @@ class MiniBatch(NamedTuple):
     labels: Tensor  # [B] int64
     noise: Mapping[str, Tensor]  # the stage's declared draws, each [B, ...]
     features: Tensor | None = None  # [B, c, s, s], E(x) in place of the images, in phases that say so
+    frozen: Mapping[str, Tensor] = MappingProxyType({})  # what frozen passes returned, by their names, each [B, ...]
 
     @property
     def h(self) -> Tensor:
         """E(x) by the frozen extractor: [B, c, s, s], in phases with `features`."""
         assert self.features is not None, "only phases with `features` hold them"
         return self.features
+
+    def passed(self, through: FrozenPass, nets: Nets) -> Tensor:
+        """What a frozen pass returns of these samples: [B, ...], brought by the mini-batch (`Stage.frozen`), else computed now."""
+        brought = self.frozen.get(through.__name__)
+        if brought is not None:
+            return brought
+        with torch.no_grad():
+            return through(nets, self)
 
     def drawn(self, name: str = "kept") -> ClassifierDraws:
         """The draws of one pass through the classifier, by the name that `classifier_draws` was given."""
@@ -171,6 +181,16 @@ class Nets:
 Loss = Callable[[Nets, MiniBatch, RoundClock], Tensor]
 
 
+class FrozenPass(Protocol):
+    """A named function through networks that nobody trains (`nets.received`, `nets.clients`), of every sample by itself."""
+
+    __name__: str
+
+    def __call__(self, nets: Nets, batch: MiniBatch, /) -> Tensor:
+        """[B, ...] of a mini-batch of B samples, or of several mini-batches in a row."""
+        ...
+
+
 class SamplingContext(NamedTuple):
     """What a distribution may depend on."""
 
@@ -249,6 +269,8 @@ class Stage:
     draws: Mapping[str, Draw] = field(default_factory=dict)
     # What of a client's data the loss reads: images (and their labels), or labels alone.
     reads: Literal["images", "labels"] = "images"
+    # What the loss takes by `MiniBatch.passed`, so that it can be computed of many mini-batches at once.
+    frozen: tuple[FrozenPass, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,14 @@ class FedCG(Method):
     def client(self) -> tuple[Phase, ...]:
         """Algorithm 1: the classification network, then the generative network with the extractor frozen."""
         z: dict[str, Draw] = {"z": Normal()}
-        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | classifier_draws())
+        task = Stage(
+            "task",
+            ("extractor", "classifier"),
+            self.task_loss,
+            "task",
+            z | classifier_draws(),
+            frozen=(received_features,),
+        )
         disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
         gen = Stage("generator", ("generator",), self.generator_loss, "generator", z, reads="labels")
         return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs", features=True)
@@ -94,7 +101,7 @@ class FedCG(Method):
         gamma = self.gamma(clock)
         if gamma == 0:
             return l_cls
-        l_mse = F.mse_loss(h, nets.received.generator(batch.noise["z"], batch.labels))  # (2)
+        l_mse = F.mse_loss(h, batch.passed(received_features, nets))  # (2)
         return l_cls + gamma * l_mse  # (3)
 
     def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
@@ -109,6 +116,11 @@ class FedCG(Method):
         imitated = nets.generator(z, batch.labels)
         l_gen = -F.logsigmoid(nets.discriminator(imitated, batch.labels)).mean()
         return l_gen + self.diversity * mode_seeking(z, imitated)
+
+
+def received_features(nets: Nets, batch: MiniBatch) -> Tensor:
+    """G_g(z, y) of the broadcast, y the labels of the mini-batch: [B, c, s, s]."""
+    return nets.received.generator(batch.noise["z"], batch.labels)
 
 
 def mode_seeking(z: Tensor, imitated: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ As FedCG's reference implementation runs it, where it differs from the paper:
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from privbench.methods.aggregators import ensemble_divergence
+from privbench.methods.aggregators import ensemble_divergence, weighted
 from privbench.methods.base import (
     Method,
     MiniBatch,
@@ -44,12 +43,17 @@ class FedDF(Method):
 
     def server(self) -> tuple[Phase, ...]:
         """Ensemble distillation on public images."""
-        stage = Stage("distillation", BOTH, self.distillation_loss, "server", classifier_draws())
+        stage = Stage(
+            "distillation", BOTH, self.distillation_loss, "server", classifier_draws(), frozen=(ensemble_logits,)
+        )
         return (Phase((stage,), "server_steps", public=True),)
 
     def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """KL( softmax(sum_i w_i C_i(E_i(x))) || softmax(C(E(x))) )."""
-        with torch.no_grad():
-            teachers = [client.classifier(client.extractor(batch.images)) for client in nets.clients]
         student = nets.classifier(nets.extractor(batch.images), batch.drawn())
-        return ensemble_divergence(student, teachers, nets.weights)
+        return ensemble_divergence(student, batch.passed(ensemble_logits, nets))
+
+
+def ensemble_logits(nets: Nets, batch: MiniBatch) -> Tensor:
+    """sum_i w_i C_i(E_i(x)): [B, Y]."""
+    return weighted([client.classifier(client.extractor(batch.images)) for client in nets.clients], nets.weights)

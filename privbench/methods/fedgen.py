@@ -71,7 +71,11 @@ class FedGen(Method):
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""
         draws = DRAWS | classifier_draws("kept", "kept_imitated")
-        return (Phase((Stage("task", self.parts, self.task_loss, "task", draws),), "local_epochs"),)
+        return (
+            Phase(
+                (Stage("task", self.parts, self.task_loss, "task", draws, frozen=(received_features,)),), "local_epochs"
+            ),
+        )
 
     def server(self) -> tuple[Phase, ...]:
         """The generator, so that the ensemble names its features rightly."""
@@ -91,9 +95,8 @@ class FedGen(Method):
         l_cls = classification_loss(nets, batch, clock)
         if clock.round == 1:
             return l_cls
-        z, y = batch.noise["z"], batch.noise["y"]
-        imitated = nets.classifier(nets.received.generator(z, y), batch.drawn("kept_imitated"))
-        return l_cls + self.weight * F.cross_entropy(imitated, y)
+        imitated = nets.classifier(batch.passed(received_features, nets), batch.drawn("kept_imitated"))
+        return l_cls + self.weight * F.cross_entropy(imitated, batch.noise["y"])
 
     def generator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """CE( sum_i w_i C_i(G_g(z,y)), y ) + diversity L_div."""
@@ -101,3 +104,8 @@ class FedGen(Method):
         h = nets.generator(z, y)
         logits = sum(w * client.classifier(h) for w, client in zip(nets.weights, nets.clients, strict=True))
         return F.cross_entropy(logits, y) + self.diversity * mode_seeking(z, h)
+
+
+def received_features(nets: Nets, batch: MiniBatch) -> Tensor:
+    """G_g(z, y) of the broadcast, y drawn: [B, c, s, s]."""
+    return nets.received.generator(batch.noise["z"], batch.noise["y"])

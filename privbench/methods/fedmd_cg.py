@@ -58,6 +58,7 @@ from privbench.methods.base import (
     classifier_draws,
     cross_entropy_stage,
 )
+from privbench.methods.fedcg import received_features
 
 TASK = ("cls", "cls_global", "mse_global", "kl_global")
 LOCAL = ("kl_local", "mse_local", "cls_local", "div")
@@ -130,7 +131,8 @@ class FedMDCG(Method):
         """The local model from the global generator, then the local generator from the local model."""
         drawn: dict[str, Draw] = {"z": Normal(), "z_hat": Normal(), "y": ClassByCount()}
         drawn |= classifier_draws("kept", "kept_imitated", "kept_resampled")
-        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", drawn)
+        frozen = (received_features,) if "cls_global" in self.off else (received_features, resampled_features)
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", drawn, frozen=frozen)
         local = Stage("generator", ("generator",), self.generator_loss, "generator", {"z": Normal()})
         return Phase((task,), "local_epochs"), Phase((local,), "generator_epochs")
 
@@ -161,11 +163,11 @@ class FedMDCG(Method):
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L of the local model (Eq. 1-4)."""
         noise, y, ramp = batch.noise, batch.labels, self.ramp(clock)
-        h, imitated = nets.extractor(batch.images), nets.received.generator(noise["z"], y)
+        h, imitated = nets.extractor(batch.images), batch.passed(received_features, nets)
         logits = nets.classifier(h, batch.drawn())
 
         def cls_global() -> Tensor:
-            resampled = nets.received.generator(noise["z_hat"], noise["y"])
+            resampled = batch.passed(resampled_features, nets)
             return F.cross_entropy(nets.classifier(resampled, batch.drawn("kept_resampled")), noise["y"])
 
         def kl_global() -> Tensor:
@@ -201,6 +203,11 @@ class FedMDCG(Method):
     def total(self, terms: Mapping[str, Callable[[], Tensor]]) -> Tensor:
         """The sum of the terms that are on; the others are not computed."""
         return torch.stack([term() for name, term in terms.items() if name not in self.off]).sum()
+
+
+def resampled_features(nets: Nets, batch: MiniBatch) -> Tensor:
+    """G(z^, y^) of the broadcast, both drawn anew: [B, c, s, s]."""
+    return nets.received.generator(batch.noise["z_hat"], batch.noise["y"])
 
 
 def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int, scale: DiversityScale = "mean") -> Tensor:

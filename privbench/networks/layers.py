@@ -12,8 +12,9 @@ from privbench.tensors import Params
 
 # The ranges of features: of sigmoids, of ReLU, and of anything else.
 UNIT, POSITIVE, UNBOUNDED = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
-# A linear layer by oneDNN; None where this torch has none.
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+# A linear layer by oneDNN where it is quicker than torch's own product; None elsewhere, and where this torch has none.
+WIDE = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if WIDE else None
 LARGE = 2**19  # multiplications from which on a product is quicker by oneDNN than by MKL
 
 
@@ -40,8 +41,9 @@ def pooled_kernel(weight: Tensor) -> Tensor:
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """x W: [M, K] and [K, N] -> [M, N].
 
-    In single precision on a CPU by oneDNN where the product is large: it uses the machine's widest vectors whatever the maker,
-    while MKL, which torch's own product calls, leaves half of them idle on AMD (docs/appendix/performance_log.md).
+    In single precision on a CPU with AVX-512 by oneDNN where the product is large: it uses the widest vectors whatever the maker,
+    while MKL, which torch's own product calls, leaves half of them idle on AMD. With AVX2 alone MKL is quicker
+    (docs/appendix/performance_log.md).
     """
     product: Tensor = Product.apply(x, matrix)
     return product

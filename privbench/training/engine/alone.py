@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from privbench.system import cpu
 from privbench.tensors import Parts
 from privbench.training import per_example
+from privbench.training.engine.frozen_passes import mini_batches
 from privbench.training.engine.plan import LocalDefense, PhaseRun, Plan, StageContext
 from privbench.training.engine.stage_state import KERNEL_AXES, StageState, mapped, merged, of_sample, replaced, stepped
 from privbench.training.state import Replica
@@ -37,25 +39,25 @@ def run_alone(
 ) -> list[dict[str, float]]:
     """One epoch, every replica by itself; returns each replica's mean loss by stage.
 
-    On one thread, as networks this small gain nothing from two; so the numbers do not depend on how many there are.
+    On one thread, as networks this small gain nothing from two; so the numbers do not depend on how many there are. Where there is
+    a second, the passes through frozen networks are made on it, ahead of the steps that need them.
     """
     each = zip(replicas, around, plans, defenses, strict=True)
+    ahead = cpu.threads(torch.get_num_threads()) > 1
     with one_thread():
-        return [_run_one(job, *one) for one in each]
+        return [_run_one(job, *one, ahead=ahead) for one in each]
 
 
 def _run_one(
-    job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, defense: LocalDefense
+    job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, defense: LocalDefense, *, ahead: bool
 ) -> dict[str, float]:
     states = [StageState(stage, job, [replica]) for stage in job.phase.stages]
     around = _as_products_take_it(around)
     # Views, made once: steps are taken in place, so that they always show the parameters as they are.
     fixed = replaced(replica.params, states, 0)
     trained = [mapped(lambda t: t.detach().requires_grad_(), state.layout.views(state.flat[0])) for state in states]
-    for step in range(plan.steps):
-        seen = plan.seen(step)
-        for state, leaves in zip(states, trained, strict=True):
-            batch = plan.batch(state.stage, step, seen)
+    for step, batches in enumerate(mini_batches(job, plan, around, ahead=ahead)):
+        for state, leaves, batch in zip(states, trained, batches, strict=True):
             arguments = (leaves, fixed, replica.buffers, around, batch)
             if plan.reads_images(state.stage):
                 included = plan.included(step)

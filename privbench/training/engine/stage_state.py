@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from privbench.methods.base import MiniBatch, Nets, Stage
+from privbench.networks.model import Model
 from privbench.tensors import Parts
 from privbench.training.engine.descent import descend
 from privbench.training.engine.plan import LocalDefense, PhaseRun, Plan, StageContext
@@ -51,6 +52,20 @@ class ParameterLayout:
         return parts
 
 
+def nets_of(model: Model, params: Parts, buffers: Parts, trains: tuple[str, ...], around: StageContext) -> Nets:
+    """A replica's networks beside the frozen ones around it."""
+    return Nets(
+        model,
+        params,
+        buffers,
+        trains,
+        received=None if around.received is None else Nets(model, *around.received),
+        clients=tuple(Nets(model, *upload) for upload in around.clients),
+        weights=around.weights,
+        counts=around.counts,
+    )
+
+
 def loss_of(
     stage: Stage, job: PhaseRun
 ) -> Callable[[Parts, Parts, Parts, StageContext, MiniBatch], tuple[Tensor, Parts]]:
@@ -59,18 +74,7 @@ def loss_of(
     def loss(
         trained: Parts, fixed: Parts, buffers: Parts, around: StageContext, batch: MiniBatch
     ) -> tuple[Tensor, Parts]:
-        received = Nets(job.model, *around.received) if around.received is not None else None
-        clients = tuple(Nets(job.model, *upload) for upload in around.clients)
-        nets = Nets(
-            job.model,
-            fixed | trained,
-            buffers,
-            stage.trains,
-            received=received,
-            clients=clients,
-            weights=around.weights,
-            counts=around.counts,
-        )
+        nets = nets_of(job.model, fixed | trained, buffers, stage.trains, around)
         return nets.penalised(stage.loss(nets, batch, job.clock)), nets.after
 
     return loss
