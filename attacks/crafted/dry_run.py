@@ -18,18 +18,18 @@ from torch import Tensor
 
 from attacks.common import data_fit, no_information, updates
 from attacks.crafted import classifiers, concentrated, heads
-from attacks.shadow import surrogate_training
 from privbench import tensors
 from privbench.defending import described
 from privbench.defense import Defense
+from privbench.methods.base import MiniBatch, Nets, RoundClock, SamplingContext, classifier_draws
 from privbench.networks.model import Model
-from privbench.observation import defended_upload, wire
-from privbench.observation.local_update import optimiser_of, rows_of_steps
+from privbench.observation import defended_upload, local_update, wire
 from privbench.scoring import image_scores
 from privbench.seeds import stream
 from privbench.spec import SGD
 from privbench.tensors import Parts
-from privbench.training import defended, per_example
+from privbench.training import defended
+from privbench.training.engine.plan import StageContext
 from privbench.types import (
     CLASSIFICATION,
     Artifact,
@@ -78,7 +78,7 @@ def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
     noise = noise_std(expected.defense, seed, images) * math.hypot(*expected.shares) * expected.noise_factor
     if local is None:
         return noise
-    setting = optimiser_of(local)
+    setting = local_update.optimiser_of(local)
     if "message" in expected.defense.places:
         return noise / (setting.lr * local.steps)
     # The noises of K steps of SGD are independent. Adam divides them by their size, for which one step's noise stands.
@@ -307,32 +307,20 @@ def local_change(
 ) -> Parts:
     """How E and C change in a client's local steps on one batch [B, ...], part -> parameter -> [...].
 
-    Mini-batches are drawn and each step's gradient is defended as in privbench/observation/local_update.py (`client_update`), from
-    `rng` in the same order. What the defence does to the whole message is left to the caller.
+    What the defence does to the whole message is left to the caller.
     """
-    params = {part: {name: t.detach().clone() for name, t in networks.params[part].items()} for part in CLASSIFICATION}
-    optimiser = surrogate_training.optimiser_for([t for net in params.values() for t in net.values()], local.optimiser)
-    samples, at_steps = len(batch.labels), defended.local(defense, CLASSIFICATION, rng)
-    drawn = None
-    if at_steps.example is not None:
-        drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
-    order = drawn.rows if drawn is not None else rows_of_steps(local, samples, rng)
-    for step, rows in enumerate(order):
-        now, (x, y) = Networks(params, networks.buffers), (t[rows] for t in batch)
-        if drawn is not None and at_steps.example is not None:
-            each = _by_image(model, now, x, y)
-            stacked = {p: {n: torch.stack([one[p][n] for one in each]) for n in net} for p, net in each[0].items()}
-            gradient = at_steps.example(stacked, drawn.included[step], drawn.expected)
-        else:
-            gradient = _gradient(model, now, x, y)
-            if at_steps.representation is not None:
-                gradient = at_steps.representation(gradient, model, (params, networks.buffers), x)
-        gradient = gradient if at_steps.step is None else at_steps.step(gradient)
-        for part, net in params.items():
-            for name, t in net.items():
-                t.grad = gradient[part][name]
-        optimiser.step()
-    return {part: {name: t - networks.params[part][name] for name, t in net.items()} for part, net in params.items()}
+    shape = local.steps, len(batch.labels)
+    noise = {name: draw.sample(shape, SamplingContext(model, None), rng) for name, draw in classifier_draws().items()}
+    start = local_update.Start(
+        model, (networks.params, networks.buffers), _task_loss, StageContext(None, (), None), RoundClock(1, 1)
+    )
+    at_steps = defended.local(defense, CLASSIFICATION, rng)
+    return local_update.change_in_steps(start, MiniBatch(*batch, noise), local, at_steps, rng)
+
+
+def _task_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
+    """The mean cross-entropy of a mini-batch."""
+    return nets.model.loss(nets.classifier(nets.extractor(batch.images), batch.drawn()), batch.labels)
 
 
 def _gradient(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> Parts:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,14 +21,14 @@ from torch import Tensor
 from privbench import written_defense
 from privbench.data.tasks import TaskShape
 from privbench.defense import Defense
-from privbench.methods.base import Method, MiniBatch, Phase, RoundClock, Stage
+from privbench.methods.base import Loss, Method, MiniBatch, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import SGD, CellSpec, Optimiser, Schedule, optimiser
 from privbench.tensors import Parts
 from privbench.training import defended, per_example
 from privbench.training.engine.alone import run_alone
-from privbench.training.engine.plan import PhaseRun, Plan, PrivateSample, StageContext
+from privbench.training.engine.plan import LocalDefense, PhaseRun, Plan, PrivateSample, StageContext
 from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining
 
@@ -63,6 +64,16 @@ def optimiser_of(local: LocalSteps) -> Optimiser:
     return optimiser(local.optimiser)
 
 
+class Start(NamedTuple):
+    """Where local steps begin, and what they descend."""
+
+    model: Model
+    networks: tuple[Parts, Parts]  # (parameters, buffers), with those of E and C
+    loss: Loss
+    around: StageContext  # what the loss may see besides
+    clock: RoundClock
+
+
 def client_update(  # noqa: PLR0913 (what a local update depends on)
     model: Model,
     snapshot: Snapshot,
@@ -76,16 +87,30 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
 ) -> Parts:
     """Networks after K steps minus networks before, over the shared parts of E and C, after the defence at its own place.
 
+    `batch` and `rng` as in `change_in_steps`.
+    """
+    server, shared = snapshot.received(client), tuple(p for p in CLASSIFICATION if p in method.shared_parts)
+    around = StageContext((server.params, server.buffers), (), None)
+    start = Start(model, snapshot.networks(client), method.observed().loss, around, clock)
+    change = change_in_steps(start, batch, local, defended.local(defense, shared, rng), rng)
+    change = {p: change[p] for p in shared}
+    return defense.message(change, rng) if "message" in defense.places else change
+
+
+def change_in_steps(
+    start: Start, batch: MiniBatch, local: LocalSteps, at_steps: LocalDefense, rng: torch.Generator
+) -> Parts:
+    """How E and C change in K local steps, each step's gradient defended: part -> parameter -> [...].
+
     `batch` holds the draws of every step, [K, N, ...] of the N images in all. The shuffles are the first draws from `rng`.
     """
-    (params, buffers), server = snapshot.networks(client), snapshot.received(client)
-    before = {p: {n: t.clone() for n, t in params[p].items()} for p in CLASSIFICATION}
-    replica = Replica(before, {p: dict(buffers[p]) for p in CLASSIFICATION})
-    loss = method.observed().loss
-    phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
-    job = PhaseRun(model, phase, clock, {"local": optimiser_of(local)})
+    model, (params, buffers) = start.model, start.networks
+    before = {p: {n: t.detach().clone() for n, t in params[p].items()} for p in CLASSIFICATION}
+    replica = Replica(before, {p: dict(buffers.get(p, {})) for p in CLASSIFICATION})
+    phase = Phase((Stage("local", CLASSIFICATION, start.loss, "task"),), "local_epochs")
+    job = PhaseRun(model, phase, start.clock, {"local": optimiser_of(local)})
     samples, sample = len(batch.labels), None
-    if "example" in defense.places:
+    if at_steps.example is not None:
         drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
         order, sample = (
             drawn.rows,
@@ -100,11 +125,8 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
         {"local": {n: t[every, order] for n, t in batch.noise.items()}},
         sample=sample,
     )
-    shared = tuple(p for p in CLASSIFICATION if p in method.shared_parts)
-    at_steps = defended.local(defense, shared, rng)
-    run_alone(job, [replica], [StageContext((server.params, server.buffers), (), None)], [plan], [at_steps])
-    change = {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in shared}
-    return defense.message(change, rng) if "message" in defense.places else change
+    run_alone(job, [replica], [start.around], [plan], [at_steps])
+    return {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in CLASSIFICATION}
 
 
 def rows_of_steps(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:
