@@ -25,6 +25,7 @@ from privbench.methods.base import MiniBatch, Nets, RoundClock, SamplingContext,
 from privbench.networks.model import Model
 from privbench.observation import defended_upload, local_update, wire
 from privbench.scoring import image_scores
+from privbench.scoring.statistics import CAP_DB
 from privbench.seeds import stream
 from privbench.spec import SGD
 from privbench.tensors import Parts
@@ -351,4 +352,4 @@ def psnr_db(attack: Callable[[Artifact], Reconstruction], artifact: Artifact, im
     aligned = torch.stack(
         [one[image_scores.assignment(one, true)] for one, true in zip(reconstructed, images, strict=True)]
     )
-    return float(image_scores.psnr_db(aligned, images).clamp_max(image_scores.CAP_DB).mean())
+    return float(image_scores.psnr_db(aligned, images).clamp_max(CAP_DB).mean())

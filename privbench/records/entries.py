@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from privbench.scoring.statistics import CAP_DB
 from privbench.training.history import ROUNDING, Amount, Count, Percent, Rate, Round, StrictModel
 
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 # Probability of a false alarm of an audit's single releases.
 FALSE_ALARM_RATE = 0.001
+# A mean over images; clipped to [0, 1], no error is larger than 1.
+Psnr = Annotated[float, Field(ge=-ROUNDING, le=CAP_DB + ROUNDING)]
 # Of a victim: seed, client, digests of its originals.
 Name = tuple[int, int, tuple[str, ...]]
 
@@ -65,8 +68,8 @@ class Victim(StrictModel):
     # Digests of its originals: equal pictures have equal ones (privbench.scoring.image_scores.digests).
     images: Annotated[list[str], Field(min_length=1)]
     in_auxiliary: bool  # whether an original is among the attacker's, or the floors', auxiliary images
-    psnr_db: float
-    psnr_raw_db: float | None
+    psnr_db: Psnr
+    psnr_raw_db: Annotated[float, Field(le=CAP_DB + ROUNDING)] | None
     ssim: Annotated[float, Field(ge=-1 - ROUNDING, le=1 + ROUNDING)]
     lpips: Amount | None  # None where its weights are not installed
     feature_error: Amount | None  # ||E(x~) - E(x)|| / ||E(x)|| through its own true extractor; None when not finite
@@ -76,7 +79,7 @@ class Victim(StrictModel):
     loss: float | None  # the attacker's own final objective; None when it was not finite
     loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
     outcome: Outcome  # how the attack ended (privbench/records/victims.py)
-    floors: dict[str, float]
+    floors: dict[str, Psnr]
 
     @property
     def name(self) -> Name:

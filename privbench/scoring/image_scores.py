@@ -21,9 +21,9 @@ from torch import Tensor
 
 from privbench import tensors
 from privbench.scoring import learned_distance
+from privbench.scoring.statistics import CAP_DB
 from privbench.types import Reconstruction, Truth
 
-CAP_DB = 100.0
 SSIM_WINDOW = 7
 
 Features = Callable[

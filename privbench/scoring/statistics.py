@@ -32,6 +32,7 @@ from privbench.scoring import bootstrap_ends
 from privbench.seeds import stream
 
 LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
+CAP_DB = 100.0  # an image's PSNR counts as no more, so that one exact image does not make a mean infinite
 RESAMPLES = 4000  # of numbers that are resampled themselves, as areas under a curve are
 CONFIDENCE = 0.95
 MOST_SPAN = 1e300

@@ -172,6 +172,9 @@ def test_the_round_of_a_record_is_the_one_that_its_cell_names(tmp_path):
         (lambda t: t.replace('"outcome": "reconstructed"', '"outcome": "lost"', 1), r"is damaged .*outcome"),
         (lambda t: t.replace('"ssim": 0.5', '"ssim": 0.5, "mean": 1', 1), r"is damaged .*victims\.0\.mean"),
         (lambda t: t.replace('"ssim": 0.5', '"ssim": NaN', 1), r"is damaged .*ssim"),
+        (changed_at("victims", 0, "psnr_db", 100.1), r"is damaged .*psnr_db.*100"),
+        (changed_at("victims", 0, "psnr_db", -0.1), r"is damaged .*psnr_db.*0"),
+        (changed_at("victims", 0, "psnr_raw_db", 1e6), r"is damaged .*psnr_raw_db.*100"),
         *(
             (changed("environment", {"threads": n}), "threads should be from 1")
             for n in (0, -1, 10**9, True, 1.5, "2", None)
