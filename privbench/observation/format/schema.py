@@ -113,15 +113,23 @@ class DefenseEntry(BaseModel):
         settings = self.model_dump(exclude_unset=True)
         if null := [name for name in ("variance", "wire") if name in settings and settings[name] is None]:
             raise ValueError(f"{null[0]} of a defence should not be null; leave it out where there is none")
-        kinds = described.kinds(settings)
-        if kinds & {"clip", described.CLIPS_IMAGES} and not _is_clip(settings.get("clip")):
-            raise ValueError(f"the defence {self.name} should have a clip above 0")
-        if "quantize" in kinds and not _is_bits(settings.get("bits")):
-            raise ValueError(f"the defence {self.name} should have {limits.LEAST_BITS} to {limits.BITS} bits")
+        # Of a composition each by itself, and what its whole says it does.
+        for one in (settings, *described.single(settings)):
+            kinds = described.kinds(one)
+            if kinds & {"clip", described.CLIPS_IMAGES} and not _is_clip(one.get("clip")):
+                raise ValueError(f"the defence {one['name']} should have a clip above 0")
+            if "quantize" in kinds and not _is_bits(one.get("bits")):
+                raise ValueError(f"the defence {one['name']} should have {limits.LEAST_BITS} to {limits.BITS} bits")
+            if not _is_variance(one.get("variance", 0)):
+                raise ValueError(f"the defence {one['name']} should have a variance of 0 or more")
 
 
 def _is_clip(value: object) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and 0 < value < math.inf
+
+
+def _is_variance(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= value < math.inf
 
 
 def _is_bits(value: object) -> bool:

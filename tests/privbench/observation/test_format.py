@@ -123,6 +123,21 @@ WRONG = [
     (f"{SETUP}.defense", {"name": "quantize", "bits": 10**9}, "the defence quantize should have 2 to 32 bits"),
     (f"{SETUP}.defense", {"name": "x", "bits": 1e308}, "the defence x should have 2 to 32 bits"),
     (f"{SETUP}.defense", {"name": "quantize", "bits": 1}, "2 to 32 bits"),
+    (
+        f"{SETUP}.defense",
+        {"name": "prune+quantize", "1.name": "prune", "1.keep": 0.5, "2.name": "quantize", "2.bits": 10**9},
+        "the defence quantize should have 2 to 32 bits",
+    ),
+    (
+        f"{SETUP}.defense",
+        {"name": "prune+clip", "1.name": "prune", "1.keep": 0.5, "2.name": "clip", "2.clip": 0},
+        "the defence clip should have a clip above 0",
+    ),
+    (
+        f"{SETUP}.defense",
+        {"name": "gaussian+prune", "1.name": "gaussian", "1.variance": -1.0, "2.name": "prune", "2.keep": 0.5},
+        "the defence gaussian should have a variance of 0 or more",
+    ),
     (f"{SETUP}.defense", {"name": "quantize"}, "2 to 32 bits"),
     (f"{SETUP}.defense", {"name": "quantize", "1.name": "clip"}, "2 to 32 bits"),
     (f"{SETUP}.defense", {"name": "clip"}, "the defence clip should have a clip above 0"),
