@@ -141,9 +141,7 @@ def _in_processes(
                         waiting.append(postponed(job, result))
                     else:
                         ended(job, result)
-        executor.shutdown()
-        # A job may end before its last words are here; a process that has ended has sent them.
-        _drain(messages, progress)
+        _end(executor, messages, progress)
     except BaseException:
         _kill(executor)
         raise
@@ -229,6 +227,17 @@ def _drain(messages: Any, progress: JobProgress) -> None:
             LOG.handle(message)
         else:
             progress(*message)
+
+
+def _end(executor: ProcessPoolExecutor, messages: Any, progress: JobProgress) -> None:
+    """Ends the workers after their last job, and takes all that they still have to say: a job may end before its words are here."""
+    ending = threading.Thread(target=executor.shutdown, daemon=True)
+    ending.start()
+    # A worker ends only after it has sent everything, and a pipe that nobody reads holds little.
+    while ending.is_alive():
+        _drain(messages, progress)
+        ending.join(0.05)
+    _drain(messages, progress)
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:

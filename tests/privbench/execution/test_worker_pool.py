@@ -209,6 +209,27 @@ class Tell(Write):
         logging.getLogger("privbench").warning("%s is made again", self.title)
 
 
+class LastWords:
+    """Words that leave a process only after its job has ended, and are more than a pipe holds."""
+
+    def __reduce__(self):
+        time.sleep(1)
+        return str, ("x" * 2**20,)
+
+
+@dataclass(frozen=True)
+class Talk(Write):
+    def run(self, progress):
+        progress(1, 1, LastWords())
+
+
+def test_words_that_come_after_the_last_job_end_no_pool_and_are_heard(tmp_path):
+    seen, ended, progress, outcome = watch()
+    assert run_jobs([Talk("a", tmp_path), Talk("b", tmp_path)], 2, progress, outcome) == []
+    assert ended == dict.fromkeys("ab")
+    assert sorted((title, len(what)) for title, _, _, what in seen) == [("a", 2**20), ("b", 2**20)]
+
+
 def test_an_interruption_is_distinguished_from_a_failure(tmp_path):
     _, _, progress, outcome = watch()
     with pytest.raises(Interrupted):
