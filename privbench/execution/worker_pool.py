@@ -12,16 +12,18 @@ import logging
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from logging.handlers import QueueHandler
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from privbench import trust
@@ -122,7 +124,7 @@ def _in_processes(
                 job = waiting.popleft()
                 try:
                     # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
-                    with interrupts.delayed(), interrupts.unheard_by_children():
+                    with interrupts.delayed(), interrupts.unheard_by_children(), _without_script():
                         in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
@@ -192,6 +194,23 @@ def in_words(error: Exception, log: Path | None = None) -> str:
         return str(error)
     message = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
     return f"internal error: {message}" + (f"; see {log}" if log else "")
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Processes that begin here do not run the user's script again, so that it needs no guard; jobs are of modules.
+
+    A script that defines plug-ins of its own (`__main__:Class`) is run again, and has to have one.
+    """
+    main = sys.modules["__main__"]
+    if any(name.startswith("__main__:") for name in trust.added()):
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
