@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
@@ -155,11 +155,16 @@ def _alike(first: Path, second: Path) -> bool:
     """Whether two results of one seed are the same but for seconds; one that cannot be read is like no other."""
     try:
         if first.suffix == ".json":
-            return not any(unlike(files.read_json(first), files.read_json(second), ""))
+            return not any(unlike(_measured(first), _measured(second), ""))
         before, after = (files.read_tensors(path)[0] for path in (first, second))
     except (OSError, ValueError, UserError):
         return False
     return all(reproduce.same_bits(before.get(name), after.get(name)) for name in {*before, *after})
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    """What a JSON file tells but for time and place, which its digest is of, too."""
+    return {name: each for name, each in files.read_digested(path).items() if name not in reproduce.NOT_COMPARED}
 
 
 def _copy(source: Path, target: Path, last: str = "", *, missing: bool = False) -> None:

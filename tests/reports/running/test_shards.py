@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
+from privbench import presets
 from privbench.cli import folder_reports
 from privbench.errors import UserError
-from privbench.execution import reproduce
+from privbench.execution import cell_jobs, reproduce
 from privbench.execution.sweep import merging, shards
 from privbench.execution.sweep.shards import Shard
 from privbench.records import record_lines, schema
@@ -136,6 +137,14 @@ def test_what_differs_stays_as_it_was_and_is_named(planned, folders, tmp_path):
     before = into.result(cells[0], seed).read_bytes()
     assert merging.merge(into, [other]).copied.differing == tuple(sorted([path, torn]))
     assert into.result(cells[0], seed).read_bytes() == before
+
+
+def test_what_differs_in_seconds_alone_does_not_differ(planned, tmp_path):
+    cell = presets.cell_spec("smoke", planned[1][0].train, None)
+    for name in "ab":
+        failures = cell_jobs.run_cells([cell], tmp_path / name, None, "cpu", lambda *_: None, lambda *_: None)
+        assert failures == []
+    assert merging.merge(Store(tmp_path / "a"), [tmp_path / "b"]).copied.differing == ()
 
 
 def test_another_cells_result_is_no_part_of_a_record(planned, folders, tmp_path):
