@@ -231,7 +231,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
         trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
         record = summarise(id=cell.id, cell=cell, trials=trials)
     for path_of in (store.failure, store.log):
-        path_of(cell).unlink(missing_ok=True)
+        files.remove(path_of(cell))
     schema.write(record, path)
     return path
 
