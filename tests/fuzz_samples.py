@@ -158,7 +158,7 @@ def _reported(record: schema.Record) -> None:
 
 def _reads_training(train: TrainSpec) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        summary.training.cache_clear()
+        summary._training.cache_clear()
         return summary.training(folder, train.id)
 
     return read
@@ -176,7 +176,7 @@ def _reads_specifications(root: Path) -> Any:
 
 def _reads_result(cell: CellSpec) -> Callable[[Path], Any]:
     def read(root: Path) -> Any:
-        summary.training.cache_clear()
+        summary._training.cache_clear()
         store = Store(root)
         # Beside it lies the record that it gave; a new one takes its place.
         store.record(cell).unlink(missing_ok=True)

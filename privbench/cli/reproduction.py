@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from privbench.cli import listing
-from privbench.errors import UserError
+from privbench.errors import Interrupted, UserError
 from privbench.execution import reproduce
 from privbench.execution.progress import JobBars
 from privbench.records import schema
@@ -17,7 +17,7 @@ from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions
 from privbench.spec import CellSpec
-from privbench.system import console
+from privbench.system import console, interrupts
 from reports.folders import contents
 from reports.records.labels import REFUSED
 from reports.running import repetition, status, study_run
@@ -28,12 +28,17 @@ MOST_DIFFERENCES = 10  # lines printed about a result that is not reproduced
 def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path | None, attack_only: bool) -> bool:
     """Runs one finished cell again from its record and prints what differs; True when nothing does."""
     first = _record_of(prefix, out)
-    with ExitStack() as stack:
-        fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
-        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.cell.seeds)))
-        second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
-        lines = reproduce.differences(first, second, out, fresh)
-        compared = reproduce.compared(first, out, fresh)
+    try:
+        with ExitStack() as stack:
+            fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
+            bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.cell.seeds)))
+            second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
+            lines = reproduce.differences(first, second, out, fresh)
+            compared = reproduce.compared(first, out, fresh)
+    except (Interrupted, KeyboardInterrupt):
+        # A second run counts only where all of it was made in one go in a fresh folder.
+        removed = f"{into} holds a part of the second run; remove it, and " if into and into.exists() else ""
+        interrupts.end(f"{removed}the same command begins anew")
     to = console.results()
     what = f"{first.id} ({len(first.cell.seeds)} seed(s){', attack only' if attack_only else ', training and attack'})"
     for line in reproduce.moved(first, second):

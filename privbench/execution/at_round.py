@@ -121,8 +121,7 @@ def snapshot(
             return checkpoint.load_snapshot(folder, spec.id, round_)
         except Damaged as error:
             LOG.warning("%s; the round is trained again", error)
-            with files.writing(path):
-                path.unlink(missing_ok=True)
+            files.remove(path)
     with locks.lock(folder, wait=True):
         # Another process may have made it meanwhile.
         if not path.exists():

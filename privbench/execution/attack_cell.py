@@ -259,8 +259,7 @@ def is_there(path: Path) -> bool:
         files.load_tensors(path, "reconstruction")
     except Damaged as error:
         LOG.warning("%s; it is removed, and the attack is run again", error)
-        with files.writing(path):
-            path.unlink(missing_ok=True)
+        files.remove(path)
         return False
     return True
 

@@ -225,7 +225,7 @@ def mend(
     checkpoint.tidy(folder, spec.id)
     checkpoint.begin(folder, spec)
     if files.to_write(store.clients(spec)):
-        store.clients(spec).unlink(missing_ok=True)
+        files.remove(store.clients(spec))
         clients.write_clients(store, spec, federation.of(spec, data_root)[0])
     if not restoration.lost(folder, spec):
         return

@@ -12,16 +12,18 @@ import logging
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from logging.handlers import QueueHandler
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from privbench import trust
@@ -122,7 +124,7 @@ def _in_processes(
                 job = waiting.popleft()
                 try:
                     # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
-                    with interrupts.delayed(), interrupts.unheard_by_children():
+                    with interrupts.delayed(), interrupts.unheard_by_children(), _without_script():
                         in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
@@ -141,9 +143,7 @@ def _in_processes(
                         waiting.append(postponed(job, result))
                     else:
                         ended(job, result)
-        executor.shutdown()
-        # A job may end before its last words are here; a process that has ended has sent them.
-        _drain(messages, progress)
+        _end(executor, messages, progress)
     except BaseException:
         _kill(executor)
         raise
@@ -196,6 +196,23 @@ def in_words(error: Exception, log: Path | None = None) -> str:
     return f"internal error: {message}" + (f"; see {log}" if log else "")
 
 
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Processes that begin here do not run the user's script again, so that it needs no guard; jobs are of modules.
+
+    A script that defines plug-ins of its own (`__main__:Class`) is run again, and has to have one.
+    """
+    main = sys.modules["__main__"]
+    if any(name.startswith("__main__:") for name in trust.added()):
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
     global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
     trust.add(*trusted)
@@ -229,6 +246,17 @@ def _drain(messages: Any, progress: JobProgress) -> None:
             LOG.handle(message)
         else:
             progress(*message)
+
+
+def _end(executor: ProcessPoolExecutor, messages: Any, progress: JobProgress) -> None:
+    """Ends the workers after their last job, and takes all that they still have to say: a job may end before its words are here."""
+    ending = threading.Thread(target=executor.shutdown, daemon=True)
+    ending.start()
+    # A worker ends only after it has sent everything, and a pipe that nobody reads holds little.
+    while ending.is_alive():
+        _drain(messages, progress)
+        ending.join(0.05)
+    _drain(messages, progress)
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:

@@ -39,12 +39,26 @@ DIFFER = "the seeds differ in "
 BETWEEN = " | "
 
 
-@lru_cache(maxsize=64)
 def training(folder: Path, run: str) -> SeedTraining:
-    """What the finished training run with that id in a folder gave; several cells share it.
+    """What the finished training run with that id in a folder gave; several cells share it as long as its files stay the same.
 
     UserError: a file of it is damaged or another run's, or its history and its predictions do not belong together.
     """
+    names = (checkpoint.SPEC, checkpoint.FINISHED, checkpoint.PREDICTIONS)
+    return _training(folder, run, tuple(_version(folder / name) for name in names))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What is another where a file was written again, as files are written whole under a name of their own; () without a file."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
+@lru_cache(maxsize=64)
+def _training(folder: Path, run: str, _versions: tuple[tuple[int, ...], ...]) -> SeedTraining:
     spec, rounds = checked(TrainSpec, files.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder, run)
     files.check_identity(folder / checkpoint.SPEC, {"spec": spec.id}, spec=run)
     if rounds is None:
@@ -217,7 +231,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
         trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
         record = summarise(id=cell.id, cell=cell, trials=trials)
     for path_of in (store.failure, store.log):
-        path_of(cell).unlink(missing_ok=True)
+        files.remove(path_of(cell))
     schema.write(record, path)
     return path
 

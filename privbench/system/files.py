@@ -97,6 +97,12 @@ def write_bytes(path: Path, data: bytes) -> None:
             raise
 
 
+def remove(path: Path) -> None:
+    """Removes a file where it is there; UserError where that cannot be done."""
+    with writing(path):
+        path.unlink(missing_ok=True)
+
+
 def sweep(folder: Path, now: float) -> None:
     """Removes what processes that were killed left in a folder half-written; `now` is the file system's own time, in seconds."""
     for path in folder.glob(".*"):

@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 STATUS = 130  # of a program that was stopped, as shells have it
+# What the last line of most commands says.
+CONTINUES = "everything finished is on disk, and the same command continues from there"
 UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -83,13 +85,12 @@ def delayed() -> Iterator[None]:
             handlers[each](each, frame)
 
 
-def end() -> NoReturn:
+def end(what_is_left: str = CONTINUES) -> NoReturn:
     """Ends a program that was asked to stop: one line, however often it was asked, and status 130."""
     global _ending  # noqa: PLW0603 (the same)
     _ending = True
     name = f" by {_stop_signal}" if _stop_signal else ""
-    line = f"privbench: stopped{name}; everything finished is on disk, and the same command continues from there"
-    print(line, file=sys.stderr, flush=True)
+    print(f"privbench: stopped{name}; {what_is_left}", file=sys.stderr, flush=True)
     sys.exit(STATUS)
 
 

@@ -124,7 +124,7 @@ def _whole(path: Path, spec: TrainSpec, device: torch.device, **expected: int) -
         return _read(path, spec, device, **expected)
     except Damaged as error:
         LOG.warning("%s; it is removed, and the run goes on from the latest whole checkpoint or the beginning", error)
-        _drop(path)
+        files.remove(path)
         return None
 
 
@@ -191,13 +191,13 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     snapshots, checkpoints = stored_rounds(spec, state.history)
     for number in _numbers(folder, "round"):
         if number not in snapshots and number < state.round:
-            _drop(snapshot_path(folder, number))
+            files.remove(snapshot_path(folder, number))
     if _stays(spec, state):
         _keep_checkpoint(folder, state.round)
     if spec.schedule.rounds >= LONG:
         for number in _numbers(folder, "full"):
             if number not in checkpoints and number < state.round:
-                _drop(full_path(folder, number))
+                files.remove(full_path(folder, number))
 
 
 def _stays(spec: TrainSpec, state: State) -> bool:
@@ -217,11 +217,6 @@ def stored_rounds(spec: TrainSpec, rounds: Sequence[dict[str, Any]]) -> tuple[se
     checkpoints = always | {number for number in FULL_ROUNDS if number <= last}
     is_long = spec.schedule.rounds >= LONG
     return always | {*range(0, last, spec.schedule.keep_every)}, checkpoints if is_long else set()
-
-
-def _drop(path: Path) -> None:
-    with files.writing(path):
-        path.unlink(missing_ok=True)
 
 
 def _keep_checkpoint(folder: Path, round_: int) -> None:
@@ -254,7 +249,7 @@ def tidy(folder: Path, run: str) -> None:
     remaining = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
     if remaining and history(folder, run) is not None:
         for path in remaining:
-            _drop(path)
+            files.remove(path)
 
 
 def _numbers(folder: Path, kind: str) -> list[int]:

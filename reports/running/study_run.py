@@ -49,7 +49,7 @@ def execute(
     store.check_writable()
     recorded = [store.record(cell).exists() for cell in cells]
     for cell in cells:
-        store.failure(cell).unlink(missing_ok=True)
+        files.remove(store.failure(cell))
     workers = 1 if machine.device(device).type == "cuda" else cpu.cores()
     absent = absent_data(store, cells, data_dir)
     at_hand = [cell for cell in cells if cell.train.dataset not in absent]
@@ -143,7 +143,7 @@ def check_present(store: Store, cells: Sequence[CellSpec], states: Sequence[Cell
             try:
                 foundations.check(store, cell)
             except UserError:
-                store.record(cell).unlink(missing_ok=True)
+                files.remove(store.record(cell))
                 raise
 
 

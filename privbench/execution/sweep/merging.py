@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
@@ -22,8 +22,8 @@ from privbench.system import files, locks
 from privbench.training import checkpoint
 
 KINDS = ("train", "artifacts", "cells")
-# Of a cell: its specification, its seeds' results, its record.
-OF_CELLS = ("spec.json", "seed-*.safetensors", "seed-*.json", "record.json")
+# Of a cell beside its record: its specification, its seeds' results.
+OF_CELLS = ("spec.json", "seed-*.safetensors", "seed-*.json")
 
 
 class Copied(NamedTuple):
@@ -135,31 +135,47 @@ def _take_artifact(store: Store, other: Store, source: Path) -> bool:
 
 
 def _take_cell(store: Store, other: Store, cell: CellSpec) -> tuple[int, list[Path]]:
-    """(how many seeds' results were copied, the files that differ from those that were there)."""
+    """(how many seeds' results were copied, the files that differ from those that were there).
+
+    The record is copied where it is of the trainings and results that are here now; else these give their own, or a reason.
+    """
     source, target = other.cell(cell), store.cell(cell)
     results, differing = 0, []
     for path in (path for pattern in OF_CELLS for path in sorted(source.glob(pattern))):
-        ours = target / path.name
         # A pipe would be waited for.
         if not path.is_file():
             continue
-        if not ours.exists():
-            files.write_bytes(ours, files.no_way_out(path).read_bytes())
+        if not (target / path.name).exists():
+            _copy_file(path, target)
             results += path.name.startswith("seed-")
-        elif path.name.startswith("seed-") and not _alike(ours, files.no_way_out(path)):
+        elif path.name.startswith("seed-") and not _alike(target / path.name, files.no_way_out(path)):
             differing.append(path)
+    same = not differing and all(_same_training(store.train(spec), other.train(spec)) for spec in cell.train_specs())
+    if same and other.record(cell).is_file() and not store.record(cell).exists():
+        _copy_file(other.record(cell), target)
     return results, differing
+
+
+def _same_training(first: Path, second: Path) -> bool:
+    """Whether two folders of one training run tell no different histories, but for seconds; one that is gone tells none."""
+    histories = [folder / checkpoint.FINISHED for folder in (first, second)]
+    return not all(path.is_file() for path in histories) or _alike(*histories)
 
 
 def _alike(first: Path, second: Path) -> bool:
     """Whether two results of one seed are the same but for seconds; one that cannot be read is like no other."""
     try:
         if first.suffix == ".json":
-            return not any(unlike(files.read_json(first), files.read_json(second), ""))
+            return not any(unlike(_measured(first), _measured(second), ""))
         before, after = (files.read_tensors(path)[0] for path in (first, second))
     except (OSError, ValueError, UserError):
         return False
     return all(reproduce.same_bits(before.get(name), after.get(name)) for name in {*before, *after})
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    """What a JSON file tells but for time and place, which its digest is of, too."""
+    return {name: each for name, each in files.read_digested(path).items() if name not in reproduce.NOT_COMPARED}
 
 
 def _copy(source: Path, target: Path, last: str = "", *, missing: bool = False) -> None:
@@ -167,4 +183,8 @@ def _copy(source: Path, target: Path, last: str = "", *, missing: bool = False) 
     for path in sorted(source.iterdir(), key=lambda path: (path.name == last, path.name)):
         exists = missing and (target / path.name).exists()
         if path.is_file() and not path.name.startswith(".") and not exists:
-            files.write_bytes(target / path.name, files.no_way_out(path).read_bytes())
+            _copy_file(path, target)
+
+
+def _copy_file(path: Path, target: Path) -> None:
+    files.write_bytes(target / path.name, files.no_way_out(path).read_bytes())

@@ -120,7 +120,7 @@ def take(job: Trial, brought: Return) -> str | None:
             kind, entry, *_ = name.split("/")
             # A run that did not get to its end stays as it is here.
             if kind != "train" or entry in finished:
-                (store.root / name).unlink(missing_ok=True)
+                files.remove(store.root / name)
         copied = merging.take(store, source)
         _take_failures(job, store, source, rooted)
         if copied.differing:
@@ -135,7 +135,7 @@ def _take_failures(job: Trial, store: Store, source: Store, rooted: Callable[[st
         if source.failure(cell).exists():
             reason, refused = source.read_failure(cell)
             cell_jobs.fail(store, cell, rooted(reason), refused=refused)
-    job.log.unlink(missing_ok=True)
+    files.remove(job.log)
     log = replace(job, root=source.root).log
     if log.exists():
         files.write_bytes(job.log, rooted(log.read_text()).encode())

@@ -11,6 +11,7 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
 from privbench.records import schema
 from privbench.records.store import Store
+from privbench.system import files
 from tests.builders.records import changed, with_knowledge, with_victims
 
 TOLERANCE_DB = 0.2  # stated in docs/reading_results.md: what another chunk size may change in a victim's PSNR
@@ -111,6 +112,23 @@ def test_an_altered_record_and_a_full_folder_are_refused(first, tmp_path):
         reproduce.again(record, root, root, None, quiet, quiet)
     with pytest.raises(UserError, match="no training run"):
         reproduce.again(record, tmp_path / "elsewhere", tmp_path / "b", None, quiet, quiet, attack_only=True)
+
+
+@pytest.mark.parametrize("into", [None, "again"])
+def test_a_stop_says_that_a_second_run_begins_anew(first, into, command, tmp_path, monkeypatch):
+    """Where it is kept, the same command refuses its folder, as a part of it may have been made otherwise."""
+    root, record = first
+
+    def stopped(record, root, fresh, *rest, **options):
+        files.write_json(fresh / "begun.json", {})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "again", stopped)
+    words = ["--into", tmp_path / into] if into else []
+    ended = command("reproduce", record.id, "--out", root, *words)
+    removed = f"{tmp_path / into} holds a part of the second run; remove it, and " if into else ""
+    assert ended.status == 130
+    assert ended.err.splitlines()[-1] == f"privbench: stopped; {removed}the same command begins anew"
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged"])

@@ -14,6 +14,7 @@ import pytest
 
 from privbench import registry, trust
 from privbench.errors import Busy, Interrupted, UserError
+from privbench.execution import worker_pool
 from privbench.execution.worker_pool import run_jobs
 from privbench.system.cpu import threads
 
@@ -209,6 +210,27 @@ class Tell(Write):
         logging.getLogger("privbench").warning("%s is made again", self.title)
 
 
+class LastWords:
+    """Words that leave a process only after its job has ended, and are more than a pipe holds."""
+
+    def __reduce__(self):
+        time.sleep(1)
+        return str, ("x" * 2**20,)
+
+
+@dataclass(frozen=True)
+class Talk(Write):
+    def run(self, progress):
+        progress(1, 1, LastWords())
+
+
+def test_words_that_come_after_the_last_job_end_no_pool_and_are_heard(tmp_path):
+    seen, ended, progress, outcome = watch()
+    assert run_jobs([Talk("a", tmp_path), Talk("b", tmp_path)], 2, progress, outcome) == []
+    assert ended == dict.fromkeys("ab")
+    assert sorted((title, len(what)) for title, _, _, what in seen) == [("a", 2**20), ("b", 2**20)]
+
+
 def test_an_interruption_is_distinguished_from_a_failure(tmp_path):
     _, _, progress, outcome = watch()
     with pytest.raises(Interrupted):
@@ -236,6 +258,29 @@ def test_workers_end_when_their_parent_is_killed_outright(tmp_path):
     while any(_lives(pid) for pid in workers):
         assert time.monotonic() < deadline, "workers outlive their parent"
         time.sleep(0.1)
+
+
+def test_a_script_of_the_users_needs_no_guard(tmp_path):
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from privbench.execution.worker_pool import run_jobs\n"
+        "from tests.privbench.execution.test_worker_pool import Write\n"
+        "print(run_jobs([Write(name, Path(sys.argv[1])) for name in 'ab'], 2, lambda *_: None, lambda *_: None))\n"
+    )
+    (tmp_path / "go.py").write_text(script)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, tmp_path / "go.py", tmp_path]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
+    assert (tmp_path / "a").exists()
+    assert (tmp_path / "b").exists()
+
+
+def test_a_script_that_defines_plug_ins_is_there_in_every_process(monkeypatch):
+    monkeypatch.setattr(trust, "_names", {"__main__:Mine"})
+    script = sys.modules["__main__"]
+    with worker_pool._without_script():
+        assert sys.modules["__main__"] is script
 
 
 def _written(path):

@@ -163,6 +163,21 @@ def test_the_training_part_of_a_record_says_what_the_history_says(whole):
     assert [len(losses) for losses in training.rounds[0].loss.values()] == [2, 2, 1]
 
 
+def test_a_run_that_was_trained_anew_in_its_folder_is_read_anew(whole, tmp_path):
+    """As after an edit of a method of the user's own, whose runs keep their ids, within one session of Python."""
+    each, folder = whole
+    for name in (checkpoint.SPEC, checkpoint.FINISHED, checkpoint.PREDICTIONS):
+        files.write_bytes(tmp_path / name, (folder / name).read_bytes())
+    before = summary.training(tmp_path, each.id)
+    assert summary.training(tmp_path, each.id) is before
+    finished = files.read_digested(tmp_path / checkpoint.FINISHED)
+    for entry in finished["history"]:
+        entry["global_accuracy"] = 12.5
+    files.write_digested(tmp_path / checkpoint.FINISHED, finished)
+    assert summary.training(tmp_path, each.id).global_accuracy == 12.5
+    assert before.global_accuracy != 12.5
+
+
 def test_a_run_without_its_predictions_is_named(whole, tmp_path):
     each, folder = whole
     for name in (checkpoint.SPEC, checkpoint.FINISHED):

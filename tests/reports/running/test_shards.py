@@ -4,14 +4,17 @@ import shutil
 
 import pytest
 
+from privbench import presets
 from privbench.cli import folder_reports
 from privbench.errors import UserError
-from privbench.execution import reproduce
+from privbench.execution import cell_jobs, reproduce
 from privbench.execution.sweep import merging, shards
 from privbench.execution.sweep.shards import Shard
 from privbench.records import record_lines, schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
+from privbench.system import files
+from privbench.training import checkpoint
 from reports.running import study_plan, study_run
 from tests.conftest import shrink_shadows
 
@@ -136,6 +139,52 @@ def test_what_differs_stays_as_it_was_and_is_named(planned, folders, tmp_path):
     before = into.result(cells[0], seed).read_bytes()
     assert merging.merge(into, [other]).copied.differing == tuple(sorted([path, torn]))
     assert into.result(cells[0], seed).read_bytes() == before
+
+
+@pytest.fixture
+def mine(planned, folders, tmp_path):
+    """A folder with the first seed of every cell alone, and no record."""
+    _, cells = planned
+    shutil.copytree(folders[1], tmp_path / "mine")
+    store = Store(tmp_path / "mine")
+    for cell in cells:
+        store.record(cell).unlink()
+        store.result(cell, cell.seeds[1]).unlink()
+    return store
+
+
+def test_a_record_is_of_the_results_beside_it(planned, folders, mine):
+    """Where one differs, the other folder's record tells of what is not here."""
+    cell = planned[1][0]
+    path = mine.result(cell, cell.seeds[0])
+    tensors, info = files.load_tensors(path, "reconstruction")
+    info["victims"][0]["psnr_db"] = 1.5
+    files.save_tensors(path, "reconstruction", tensors | {"images": tensors["images"] / 2}, info)
+    made = merging.merge(mine, [folders[1]])
+    assert len(made.copied.differing) == 1
+    assert schema.read(mine.record(cell)).seeds[0].victims[0].psnr_db == 1.5
+
+
+def test_a_record_is_of_the_training_beside_it(planned, folders, mine):
+    _, cells = planned
+    spec = cells[0].train_specs()[0]
+    path = mine.train(spec) / checkpoint.FINISHED
+    finished = files.read_digested(path)
+    for entry in finished["history"]:
+        entry["test_accuracy"] = [100.0 for _ in entry["test_accuracy"]]
+    files.write_digested(path, finished)
+    of_it = [cell for cell in cells if spec in cell.train_specs()]
+    made = merging.merge(mine, [folders[1]])
+    assert len(made.failures) == len(of_it)
+    assert [cell for cell in cells if not mine.record(cell).exists()] == of_it
+
+
+def test_what_differs_in_seconds_alone_does_not_differ(planned, tmp_path):
+    cell = presets.cell_spec("smoke", planned[1][0].train, None)
+    for name in "ab":
+        failures = cell_jobs.run_cells([cell], tmp_path / name, None, "cpu", lambda *_: None, lambda *_: None)
+        assert failures == []
+    assert merging.merge(Store(tmp_path / "a"), [tmp_path / "b"]).copied.differing == ()
 
 
 def test_another_cells_result_is_no_part_of_a_record(planned, folders, tmp_path):

@@ -1,6 +1,9 @@
 """How far the cells of a study are, and what a run of it does with them."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +42,20 @@ def finished(cell):
 
 def train_folder(store, cell, seed):
     return store.train(cell.train.model_copy(update={"seed": seed}))
+
+
+def test_a_reason_in_a_folder_of_somebody_elses_is_refused_in_one_line(cells, tmp_path, monkeypatch):
+    store, unlink = Store(tmp_path), Path.unlink
+    store.write_failure(cells[0], "no reason", refused=False)
+
+    def somebody_elses(path, missing_ok=False):
+        if path == store.failure(cells[0]):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", somebody_elses)
+    with pytest.raises(UserError, match=r"cannot write .*failed\.json: Permission denied; choose another folder"):
+        study_run.execute(cells[:1], tmp_path, None, "cpu")
 
 
 def test_a_recorded_cell_is_done_and_a_damaged_one_says_which_file_to_remove(cells, tmp_path):
