@@ -43,6 +43,21 @@ class _Forward(NamedTuple):
     buffers: Params
 
 
+class _BeforeForward:
+    """The hook of the model's forward passes; a copy of the model, or one that is saved whole, takes no capture along."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def __call__(self, module: nn.Module, _: object) -> None:
+        self._capture._before_forward(module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The capture holds messages and training examples. `{}.get(module, inputs)` returns the inputs: a hook that changes
+        # nothing, and whoever loads the model needs no privbench.
+        return getattr, ({}, "get")
+
+
 class Capture:
     """What a client sends and receives, written to a folder (docs/capture.md). Used in a `with` statement.
 
@@ -77,14 +92,10 @@ class Capture:
         self._steps = 0
         self._hooks: tuple[Any, ...] = ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy of the model, as a client's, holds no copy of what was recorded: its forward passes are not the model's."""
-        return self
-
     def __enter__(self) -> Self:
         """Begins to follow the model's forward passes, which change running statistics, and the steps of its optimisers."""
         self._hooks = (
-            self.model.register_forward_pre_hook(self._before_forward),
+            self.model.register_forward_pre_hook(_BeforeForward(self)),
             register_optimizer_step_post_hook(self._after_step),
             *(
                 p.register_post_accumulate_grad_hook(self._on_gradient)
@@ -285,7 +296,8 @@ class Capture:
         received = {named.get(client, common) for client in clients}
         return received.pop() if len(received) == 1 else None
 
-    def _before_forward(self, module: nn.Module, _: object) -> None:
+    def _before_forward(self, module: nn.Module) -> None:
+        """Notes the buffers that a forward pass in training mode is about to change."""
         # A compiled graph has no such moment; `_received` then asks for a broadcast where buffers matter.
         if (
             torch.compiler.is_compiling()

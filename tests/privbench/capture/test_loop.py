@@ -368,8 +368,24 @@ def test_a_copy_of_a_captured_model_copies_nothing_that_was_recorded(tmp_path):
     with privbench.capture(model, tmp_path) as seen:
         seen.broadcast()
         client = copy.deepcopy(model)
-        hooks = [hook.__self__ for hook in client._forward_pre_hooks.values()]
-        assert all(each is seen for each in hooks)
+        assert [hook.__self__ for hook in client._forward_pre_hooks.values()] == [{}]
+        client.train()(batch(0)[0])
+        assert seen._forward is None
+
+
+def test_a_model_that_is_saved_whole_takes_nothing_of_the_capture_along(tmp_path):
+    """Neither what was recorded nor the training examples; the model is one that works."""
+    model = network()
+    with privbench.capture(model, tmp_path / "run", truth=True) as seen:
+        for _ in range(2):
+            seen.broadcast()
+            images, labels = taken(model)
+            seen.gradient(truth=(images, labels))
+            torch.save(model, tmp_path / "model.pt")
+        assert b"privbench" not in (tmp_path / "model.pt").read_bytes()
+        saved = torch.load(tmp_path / "model.pt", weights_only=False)
+        assert torch.equal(saved.eval()(images), model.eval()(images))
+    assert len(read(tmp_path / "run").rounds) == 2
 
 
 def taken(model, seed=0):
