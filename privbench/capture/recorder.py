@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -89,6 +91,8 @@ class Capture:
         # The parameters' norms when the last backward pass began, and the parameters that it has reached.
         self._at_backward: tuple[float, ...] | None = None
         self._reached = set[int]()
+        # In which modes backward passes were taken since the last message, and the last of them.
+        self._modes, self._mode = set[bool | None](), _mode(model)
         self._steps = 0
         self._hooks: tuple[Any, ...] = ()
 
@@ -175,6 +179,7 @@ class Capture:
         if not gradients:
             raise UserError(f"no parameter has a gradient; {LATE}")
         check_tensors(gradients)
+        mode = None if given else self._mode if self._modes else _mode(self.model)
         if self._broadcasts:
             self._check_at_broadcast(client)
             begun = None
@@ -183,7 +188,6 @@ class Capture:
             self._begin_round(None)
             self._broadcasts.append(begun)
         sent = self._names.split(self.model.state_dict())[1] if buffers else {}
-        mode = None if given else self.model.training
         try:
             self._add("gradient", gradients, sent, client, batch_size, mode, labels=labels, truth=truth)
         except Exception:
@@ -230,8 +234,10 @@ class Capture:
         kind: Kind = "weights" if difference is None else "update"
         state = after if difference is None else difference
         parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
+        # A model that is tested before it is sent stands in evaluation mode, in which it was not trained.
+        modes = self._modes or {_mode(self.model)}
         # What another module sent says nothing of this one's mode.
-        mode = self.model.training if state is None else None
+        mode = next(iter(modes)) if state is None and len(modes) == 1 else None
         self._add(kind, parameters, buffers, client, examples, mode, local=local, labels=labels, truth=truth)
 
     def _add(  # noqa: PLR0913 (the parts of one message)
@@ -265,6 +271,7 @@ class Capture:
         if self.truth and kept is not None:
             self._truths[len(self._messages)] = kept
         self._messages.append(message)
+        self._modes.clear()
 
     def _alone(self, message: Message) -> CapturedRound:
         """The round of one message, with the broadcast that it answers alone: of many clients' each is looked at once."""
@@ -277,6 +284,7 @@ class Capture:
         if number is not None and number <= self._number:
             raise UserError(f"round {number} does not come after round {self._number}")
         self._finish_round()
+        self._modes.clear()
         self._number = self._number + 1 if number is None else number
 
     def _finish_round(self) -> None:
@@ -315,6 +323,8 @@ class Capture:
         # A parameter's second gradient is of another backward pass.
         if self._at_backward is None or id(parameter) in self._reached:
             self._at_backward, self._reached = self._norms(), set()
+            self._mode = _mode(self.model)
+            self._modes.add(self._mode)
         self._reached.add(id(parameter))
 
     def _norms(self) -> tuple[float, ...]:
@@ -355,6 +365,15 @@ class Capture:
                 "the model's parameters are not those of the round's broadcast; call seen.broadcast() at the start of each "
                 f"round, and {LATE}"
             )
+
+
+def _mode(model: nn.Module) -> bool | None:
+    """Whether a model is in training mode; None where some of its layers are, and others are not.
+
+    What counts is the mode of the layers of torch.nn that have one: batch norm may be frozen by `eval` while the rest is trained.
+    """
+    modes = {each.training for each in model.modules() if isinstance(each, (_NormBase, _DropoutNd))}
+    return model.training if not modes else modes.pop() if len(modes) == 1 else None
 
 
 def _is_same(a: float, b: float) -> bool:

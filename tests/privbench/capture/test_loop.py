@@ -510,3 +510,34 @@ def test_weights_that_are_nan_have_not_changed(tmp_path):
         with pytest.raises(UserError, match="are not those of the round's broadcast"):
             seen.gradient(batch_size=5)
     assert len(read(tmp_path).rounds) == 2
+
+
+def test_the_mode_is_that_of_the_training_and_not_of_a_test_before_the_message_is_sent(tmp_path):
+    model, recorded = network(), []
+    with privbench.capture(model, tmp_path) as seen:
+        for train in (True, False):
+            seen.broadcast()
+            model.train(train)
+            taken(model)
+            model.train(not train)
+            seen.gradient(5)
+            model.train(train)
+            taken(model)
+            model.train(not train)
+            seen.update()
+            recorded += [train, train]
+    assert [m.training for round_ in read(tmp_path) for m in round_.messages] == recorded
+
+
+@pytest.mark.parametrize(("drops", "recorded"), [(False, False), (True, None)])
+def test_the_mode_of_frozen_batch_norm_counts(drops, recorded, tmp_path):
+    """It takes its running statistics, although the module around it is in training mode; with dropout that draws it is neither."""
+    model = nn.Sequential(network(), nn.Dropout()) if drops else network()
+    model.train()
+    next(each for each in model.modules() if isinstance(each, nn.BatchNorm2d)).eval()
+    with privbench.capture(model, tmp_path) as seen:
+        seen.broadcast()
+        taken(model)
+        seen.gradient(5)
+        seen.update()
+    assert [m.training for m in read(tmp_path).round(0).messages] == [recorded, recorded]
