@@ -1,6 +1,7 @@
 """An audit of a folder that privbench.capture wrote: the same value as from tensors, its truth for scores alone."""
 
 import copy
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 import privbench
 from privbench.auditing.captures import captured, local_steps
+from privbench.auditing.request import AuditRequest
 from privbench.capture import LocalWork
 from privbench.cli import main as cli
 from privbench.errors import UserError
@@ -106,6 +108,42 @@ def test_captured_updates_are_weights_after_less_before_with_their_steps(differe
     assert came.truth is None
     for v, change in enumerate(wanted):
         torch.testing.assert_close({n: t[v] for n, t in came.received.messages.items()}, change)
+
+
+@pytest.mark.parametrize(
+    ("said", "simulated", "note"),
+    [
+        ({}, (5, "Adam", 0.01), None),
+        (
+            {"local_steps": 7},
+            (7, "Adam", 0.01),
+            "says steps 5 of the local steps; simulated are those declared, steps 7.",
+        ),
+        ({"local_lr": 0.5}, (5, "sgd", 0.5), "says optimizer Adam, lr 0.01 of .* declared, optimizer SGD, lr 0.5."),
+    ],
+)
+def test_declared_steps_count_and_the_rest_is_as_captured(said, simulated, note, tmp_path):
+    module = user_modules.mlp()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        local = LocalWork.of(torch.optim.Adam(module.parameters(), lr=0.01), steps=5, batch_size=2)
+        seen.update(examples=4, local=local)
+    came = AuditRequest(received=tmp_path / "run", **said).load(module)
+    local = came.received.local
+    assert (local.steps, local.optimiser.get("kind", "Adam"), local.optimiser["lr"]) == simulated
+    assert local.batch == 2
+    notes = [each for each in came.notes if each.startswith("The capture says")]
+    assert len(notes) == (note is not None)
+    assert note is None or re.search(note, notes[0])
+
+
+@pytest.mark.parametrize("said", [{"local_steps": 2}, {"local_lr": 0.1}])
+def test_steps_declared_of_gradients_are_refused(said, gradients):
+    folder, module, *_ = gradients
+    with pytest.raises(UserError, match=r"local steps go with updates, but round 0 of .* has gradients"):
+        privbench.audit(module, received=folder, attack="grey", **said)
+    with pytest.raises(UserError, match="local steps go with an update"):
+        privbench.audit(module, gradients={}, attack="grey", **said)
 
 
 def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
