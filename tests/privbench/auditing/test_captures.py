@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from typer.testing import CliRunner
 
 import privbench
@@ -209,3 +210,20 @@ def test_a_rate_of_zero_is_refused_in_one_line():
 def test_steps_that_are_not_known_or_not_simulated_are_refused_with_the_way_out(work, said):
     with pytest.raises(UserError, match=f"{said}.*add --local-steps and --local-lr"):
         local_steps(work, 8)
+
+
+def test_a_mode_that_nobody_said_is_said_to_be_assumed(tmp_path):
+    """Of another module's weights a capture does not know the mode; in the other mode the true image explains nothing."""
+    module = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        seen.update(copy.deepcopy(module).state_dict(), examples=2)
+    said = {"received": tmp_path / "run", "input_shape": [1, 8, 8], "local_lr": 0.1, "attack": "grey", "out": tmp_path}
+
+    def is_assumed(**more):
+        return any(
+            "batch norm is taken in train mode" in note for note in privbench.audit(module, **said, **more).notes
+        )
+
+    assert is_assumed()
+    assert not is_assumed(mode="train")
