@@ -77,8 +77,10 @@ class Capture:
             append: Whether a capture of the same model in the folder is continued.
 
         Raises:
-            UserError: The folder holds a capture and is not to be continued, or the model's state cannot be written.
+            UserError: The model is a wrapper for several devices or a compiled one, its state cannot be written, or the folder
+                holds a capture and is not to be continued.
         """
+        _check_unwrapped(model)
         self.model = model
         self.truth = truth
         self._names = StateNames.of(model)
@@ -365,6 +367,16 @@ class Capture:
                 "the model's parameters are not those of the round's broadcast; call seen.broadcast() at the start of each "
                 f"round, and {LATE}"
             )
+
+
+def _check_unwrapped(model: nn.Module) -> None:
+    """UserError for a wrapper, which puts its own word before the names of all tensors: no audit of the module knows these."""
+    devices = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = "module" if devices else "_orig_mod"
+    if devices or isinstance(getattr(model, inner, None), nn.Module):
+        raise UserError(
+            f"a capture takes the module inside this {type(model).__name__}, whose tensors have other names: model.{inner}"
+        )
 
 
 def _mode(model: nn.Module) -> bool | None:

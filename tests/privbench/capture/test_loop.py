@@ -541,3 +541,13 @@ def test_the_mode_of_frozen_batch_norm_counts(drops, recorded, tmp_path):
         seen.gradient(5)
         seen.update()
     assert [m.training for m in read(tmp_path).round(0).messages] == [recorded, recorded]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "inner"),
+    [(nn.DataParallel, "module"), (lambda model: torch.compile(model, backend="eager"), "_orig_mod")],
+    ids=["several devices", "compiled"],
+)
+def test_a_wrapper_is_refused_before_the_training_whose_names_no_audit_would_know(wrapper, inner, tmp_path):
+    with pytest.raises(UserError, match=rf"takes the module inside this \w+, .*: model\.{inner}$"):
+        privbench.capture(wrapper(network()), tmp_path)
