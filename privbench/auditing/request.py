@@ -15,6 +15,7 @@ from privbench import data, registry
 from privbench.auditing import inputs, observed, tensor_files
 from privbench.auditing.captures import FromCapture, captured
 from privbench.auditing.inputs import Received
+from privbench.auditing.kinds import batch_size, images, tensors
 from privbench.data.dataset import sound
 from privbench.errors import UserError
 from privbench.networks.module_parts import InputForm
@@ -97,6 +98,10 @@ class AuditRequest:
 
     def form(self, loaded: FromCapture) -> InputForm:
         """How images enter the module; UserError where it is not said, or makes no sense."""
+        if not isinstance(self.input_shape, Sequence | None):
+            raise UserError(
+                f"input_shape takes [C, H, W] of images or [D] of vectors, but {self.input_shape!r} was given"
+            )
         shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(loaded))
         if len(shape) not in (1, 3) or min(shape) < 1:
             raise UserError(f"--input-shape takes C,H,W of images or D of vectors, but {list(shape)} was given")
@@ -108,6 +113,8 @@ class AuditRequest:
         if not bool((std > 0).all()):
             raise UserError("--std should be above 0")
         if self.range is not None:
+            if not isinstance(self.range, Sequence) or len(self.range) != 2:
+                raise UserError(f"range takes two numbers, e.g. (0, 255), but {self.range!r} was given")
             low, high = (_numbers("range", each, 0.0, shape[0]) for each in self.range)
         elif is_vector:
             low, high = mean - SPREAD * std, mean + SPREAD * std
@@ -131,6 +138,11 @@ class AuditRequest:
 
     def load(self, module: nn.Module) -> FromCapture:
         """What the server received, and what a capture says besides; UserError where two things are named, or none."""
+        batch_size(self.batch_size)
+        for name in ("gradients", "before", "after"):
+            tensors(name, getattr(self, name))
+        images("truth", self.truth, must_have_labels=False)
+        images("auxiliary", self.auxiliary, must_have_labels=True)
         named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
         if len(named) != 1:
             raise UserError(
@@ -157,12 +169,20 @@ class AuditRequest:
             if any(each is not None for each in (self.local, self.local_steps, self.local_lr)):
                 raise UserError("local steps go with an update, --after; gradients are taken before any step")
             messages = self._messages(self.gradients, module)
-            return Received("gradient", messages, self.batch_size or 1, weights, buffers, labels=labels)
+            return Received(
+                "gradient", messages, 1 if self.batch_size is None else self.batch_size, weights, buffers, labels=labels
+            )
         if self.before is None:
             raise UserError("--after needs --before, the state dict that went down")
         assert self.after is not None, "one of the three is named"
         return Received(
-            "update", self._change(weights, module), self.batch_size or 1, weights, buffers, self._local_steps(), labels
+            "update",
+            self._change(weights, module),
+            1 if self.batch_size is None else self.batch_size,
+            weights,
+            buffers,
+            self._local_steps(),
+            labels,
         )
 
     def _messages(self, tensors: Tensors, module: nn.Module) -> Params:
