@@ -87,13 +87,20 @@ def captured(
     truth = read_truth(capture, round_.number)
     complete = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
     whole = len(complete) == len(chosen)
+    notes = _notes(round_.number, first, len(round_.messages) - len(chosen), capture, behind if is_declared else None)
+    if truth and not whole:
+        notes.append(
+            f"The truth that was kept is not that of {examples} image(s) behind each message, so nothing is scored by it."
+        )
+    if any(_changed(message, broadcast) for message in messages):
+        notes.append(
+            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
+        )
     return FromCapture(
         received,
         first.training,
         (torch.stack([t.inputs for t in complete]), torch.stack([t.targets for t in complete])) if whole else None,
-        tuple(
-            _notes(round_.number, first, len(round_.messages) - len(chosen), capture, behind if is_declared else None)
-        ),
+        tuple(notes),
     )
 
 
@@ -171,6 +178,15 @@ def _alike(message: Message, first: Message) -> bool:
     )
 
 
+def _changed(message: Message, broadcast: BroadcastModel) -> bool:
+    """Whether a client sent buffers of numbers that are not those that it received: constants tell nothing."""
+    sent = {name: t for name, t in message.buffers.items() if t.is_floating_point()}
+    if message.kind == "update":
+        return any(bool(t.any()) for t in sent.values())
+    received = broadcast.buffers
+    return any(name not in received or not torch.equal(t, received[name]) for name, t in sent.items())
+
+
 def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -> Params:
     """Parameter -> [M, ...]: gradients, or weights after minus before."""
     sent = [n for n in messages[0].parameters if n in names.parameters]
@@ -233,10 +249,6 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
     if others:
         notes.append(f"{others} messages of this round came about otherwise than its first, and were left out.")
-    if any(t.is_floating_point() for t in first.buffers.values()):
-        notes.append(
-            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
-        )
     if first.aggregate:
         notes.append(
             f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."

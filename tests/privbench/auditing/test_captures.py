@@ -227,3 +227,22 @@ def test_a_mode_that_nobody_said_is_said_to_be_assumed(tmp_path):
 
     assert is_assumed()
     assert not is_assumed(mode="train")
+
+
+def test_truth_that_is_left_out_and_buffers_that_changed_are_said(tmp_path):
+    """A buffer that is a constant tells nothing of the images."""
+    module = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    truth, work = (torch.rand(2, 1, 8, 8), torch.zeros(2)), LocalWork(1, None, "SGD", {"lr": 0.1})
+    with privbench.capture(module, tmp_path / "run", truth=True) as seen:
+        seen.broadcast()
+        seen.update(examples=2, local=work, truth=truth)
+        seen.broadcast()
+        module(truth[0])
+        seen.update(examples=2, local=work, truth=truth)
+    still, changed = (captured(tmp_path / "run", module, number) for number in range(2))
+    assert not any("buffers" in note for note in still.notes)
+    assert any("No attack reads the buffers" in note for note in changed.notes)
+    assert still.truth is not None
+    other = captured(tmp_path / "run", module, batch_size=1)
+    assert other.truth is None
+    assert any("is not that of 1 image(s) behind each message" in note for note in other.notes)
