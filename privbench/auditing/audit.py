@@ -10,6 +10,7 @@ from typing import get_args
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from privbench import registry, written_defense
 from privbench.auditing import evidence, observed
@@ -79,7 +80,13 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     floors = None
     if truth is not None and scale is not None:
         floors = {name: feature_scores.score(each, truth, scale) for name, each in series.floors.items()}
-    notes = (*loaded.notes, *_notes(module, model, received), *_not_made(rows, missing))
+    is_said = request.mode is not None or loaded.training is not None
+    notes = (
+        *loaded.notes,
+        *([] if is_said else _mode_assumed(module)),
+        *_notes(module, model, received),
+        *_not_made(rows, missing),
+    )
     result = AuditResult(rows, missing, _about(model, received, request), notes, request.out, truth, floors)
     result.write()
     return result
@@ -154,6 +161,16 @@ def _taken_as_they_are(module: nn.Module, model: ModuleModel, received: Received
         return ["Nothing was said of the weights that went down: they are taken as the module has them."]
     frozen = " (frozen ones among them)" if any(n not in trained for n in lacking) else ""
     return [f"Not given of what went down{frozen}, and taken as the module has it: {_some(lacking)}."]
+
+
+def _mode_assumed(module: nn.Module) -> list[str]:
+    """Of a mode that nobody said, where the gradients depend on it; dropout has a note of its own."""
+    if not any(isinstance(each, _NormBase) and each.track_running_stats for each in module.modules()):
+        return []
+    return [
+        "Nothing was said of the mode in which clients trained: batch norm is taken in train mode, by statistics of each batch; "
+        "if theirs was in eval mode, say --mode eval."
+    ]
 
 
 def _some(names: Sequence[str]) -> str:

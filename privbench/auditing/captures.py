@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +39,16 @@ def captured(
     number: int | None = None,
     batch_size: int | None = None,
     local: LocalSteps | None = None,
+    steps: int | None = None,
+    rate: float | None = None,
 ) -> FromCapture:
     """A round of a capture, by default its first.
 
-    `batch_size` and the steps `local` behind an update count in place of what the capture says, or does not say, of them.
+    `batch_size` counts in place of what the capture says, or does not say, of it. So do, of the steps behind an update, `local`, or
+    their number `steps` and the `rate` of SGD; of these two, the one that is not given is as captured.
 
-    UserError: no sound capture or one of another module, a round that is not there, messages that nothing is known of.
+    UserError: no sound capture or one of another module, a round that is not there, messages that nothing is known of, steps that
+    are declared of gradients.
     """
     capture, names = read(folder), Names.of(module)
     _check_module(capture, names)
@@ -63,25 +68,61 @@ def captured(
         )
     broadcast = round_.broadcasts[first.broadcast]
     labels = [message.labels for message in messages if message.labels is not None]
+    is_declared = local is not None or steps is not None or rate is not None
+    if first.kind == "gradient" and is_declared:
+        raise UserError(
+            f"local steps go with updates, but round {round_.number} of {folder} has gradients, taken before any step"
+        )
+    behind = None if first.kind == "gradient" else local or _declared(first.local, steps, rate, examples)
     received = Received(
         kind="gradient" if first.kind == "gradient" else "update",
         messages=_tensors(messages, broadcast, names),
         batch_size=examples,
         weights={n: broadcast.parameters[n] for n in names.parameters if n in broadcast.parameters},
         buffers={n: t for n, t in {**broadcast.parameters, **broadcast.buffers}.items() if n in names.buffers},
-        local=None if first.kind == "gradient" else local or local_steps(first.local, examples),
+        local=behind,
         labels=torch.stack(labels) if len(labels) == len(messages) else None,
         round=round_.number,
     )
     truth = read_truth(capture, round_.number)
     complete = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
     whole = len(complete) == len(chosen)
+    notes = _notes(round_.number, first, len(round_.messages) - len(chosen), capture, behind if is_declared else None)
+    if truth and not whole:
+        notes.append(
+            f"The truth that was kept is not that of {examples} image(s) behind each message, so nothing is scored by it."
+        )
+    if any(_changed(message, broadcast) for message in messages):
+        notes.append(
+            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
+        )
     return FromCapture(
         received,
         first.training,
         (torch.stack([t.inputs for t in complete]), torch.stack([t.targets for t in complete])) if whole else None,
-        tuple(_notes(round_.number, first, len(round_.messages) - len(chosen), capture, local)),
+        tuple(notes),
     )
+
+
+def _declared(work: LocalWork | None, steps: int | None, rate: float | None, examples: int) -> LocalSteps:
+    """The steps behind an update, where their number or the rate of SGD may be declared."""
+    if rate is not None:
+        count = steps or (None if work is None else work.steps) or 1
+        return _checked(LocalSteps(count, SGD(kind="sgd", lr=rate).model_dump(), _mini_batch(work, examples)))
+    return local_steps(work if steps is None or work is None else replace(work, steps=steps), examples)
+
+
+def _checked(local: LocalSteps) -> LocalSteps:
+    """The same; UserError where there are more than an attack simulates."""
+    if local.steps > limits.STEPS:
+        raise UserError(f"{local.steps} local steps are more than {limits.STEPS}")
+    return local
+
+
+def _mini_batch(work: LocalWork | None, examples: int) -> int | None:
+    """Images per step; None where each takes all of them, or nothing is known of it."""
+    size = None if work is None else work.batch_size
+    return None if size is None or size >= examples else size
 
 
 def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
@@ -121,10 +162,7 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
         raise UserError(
             f"local steps of {work.optimizer} are not simulated, only of SGD and Adam; add --local-steps and --local-lr"
         )
-    if work.steps > limits.STEPS:
-        raise UserError(f"{work.steps} local steps are more than {limits.STEPS}")
-    batch = None if work.batch_size is None or work.batch_size >= examples else work.batch_size
-    return LocalSteps(work.steps, setting.model_dump(), batch)
+    return _checked(LocalSteps(work.steps, setting.model_dump(), _mini_batch(work, examples)))
 
 
 def _differs(name: str, value: object) -> bool:
@@ -138,6 +176,15 @@ def _alike(message: Message, first: Message) -> bool:
     return message.parameters.keys() == first.parameters.keys() and all(
         getattr(message, name) == getattr(first, name) for name in same
     )
+
+
+def _changed(message: Message, broadcast: BroadcastModel) -> bool:
+    """Whether a client sent buffers of numbers that are not those that it received: constants tell nothing."""
+    sent = {name: t for name, t in message.buffers.items() if t.is_floating_point()}
+    if message.kind == "update":
+        return any(bool(t.any()) for t in sent.values())
+    received = broadcast.buffers
+    return any(name not in received or not torch.equal(t, received[name]) for name, t in sent.items())
 
 
 def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -> Params:
@@ -190,14 +237,18 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
             notes.append(
                 f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it."
             )
+        name = "SGD" if local.optimiser.get("kind") == "sgd" else "Adam"
+        declared = {"optimizer": name, "steps": local.steps, "lr": local.optimiser.get("lr")}
+        said = {**first.local.settings, "optimizer": first.local.optimizer, "steps": first.local.steps}
+        if unlike := [n for n in declared if said.get(n) is not None and said[n] != declared[n]]:
+            notes.append(
+                f"The capture says {', '.join(f'{n} {said[n]}' for n in unlike)} of the local steps; simulated are those declared, "
+                f"{', '.join(f'{n} {declared[n]}' for n in unlike)}."
+            )
     if len(capture.rounds) > 1:
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
     if others:
         notes.append(f"{others} messages of this round came about otherwise than its first, and were left out.")
-    if any(t.is_floating_point() for t in first.buffers.values()):
-        notes.append(
-            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
-        )
     if first.aggregate:
         notes.append(
             f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."

@@ -15,6 +15,7 @@ from privbench import data, registry
 from privbench.auditing import inputs, observed, tensor_files
 from privbench.auditing.captures import FromCapture, captured
 from privbench.auditing.inputs import Received
+from privbench.auditing.kinds import batch_size, images, tensors
 from privbench.data.dataset import sound
 from privbench.errors import UserError
 from privbench.networks.module_parts import InputForm
@@ -28,6 +29,10 @@ from privbench.types import CLASSIFICATION, Batch, LocalSteps
 
 CROSS_ENTROPY = "cross-entropy"
 SPREAD = 4.0  # standard deviations on both sides of the mean that vectors are taken to lie in
+STEPS_NEEDED = (
+    "an update is attacked by the local steps behind it: say --local-lr, the rate of SGD, and --local-steps; other optimisers by "
+    "`local` in Python"
+)
 Tensors = Mapping[str, Tensor] | Path | str
 Loss = Callable[[Tensor, Tensor], Tensor]
 Numbers = float | Sequence[float] | Tensor | None
@@ -42,7 +47,8 @@ class AuditRequest:
     gradients    of the mean loss over `batch_size` images, parameter -> [M, ...] (of one message also [...]), or a file
     before       the state dict that went down, or a file; None: the module's own
     after        the state dicts that came up after the local steps, parameter -> [M, ...], or files
-    local        the local steps behind them; from `local_steps` of SGD at the rate `local_lr` where it is None
+    local        the local steps behind them; from `local_steps` of SGD at the rate `local_lr` where it is None; default of each: as
+                 captured, of files one step
     batch_size   images behind a message; default: as captured, else 1
     labels       of the images, where they are known: [M, B]
     truth        (images, labels or None) in the declared range, or a file with `images` and `labels`: for scores alone
@@ -68,7 +74,7 @@ class AuditRequest:
     after: Tensors | Sequence[Path | str] | None = None
     batch_size: int | None = None
     local: LocalSteps | None = None
-    local_steps: int = 1
+    local_steps: int | None = None
     local_lr: float | None = None
     labels: Tensor | Sequence[int] | None = None
     truth: tuple[Tensor, Tensor | None] | Path | str | None = None
@@ -92,6 +98,10 @@ class AuditRequest:
 
     def form(self, loaded: FromCapture) -> InputForm:
         """How images enter the module; UserError where it is not said, or makes no sense."""
+        if not isinstance(self.input_shape, Sequence | None):
+            raise UserError(
+                f"input_shape takes [C, H, W] of images or [D] of vectors, but {self.input_shape!r} was given"
+            )
         shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(loaded))
         if len(shape) not in (1, 3) or min(shape) < 1:
             raise UserError(f"--input-shape takes C,H,W of images or D of vectors, but {list(shape)} was given")
@@ -103,6 +113,8 @@ class AuditRequest:
         if not bool((std > 0).all()):
             raise UserError("--std should be above 0")
         if self.range is not None:
+            if not isinstance(self.range, Sequence) or len(self.range) != 2:
+                raise UserError(f"range takes two numbers, e.g. (0, 255), but {self.range!r} was given")
             low, high = (_numbers("range", each, 0.0, shape[0]) for each in self.range)
         elif is_vector:
             low, high = mean - SPREAD * std, mean + SPREAD * std
@@ -126,6 +138,11 @@ class AuditRequest:
 
     def load(self, module: nn.Module) -> FromCapture:
         """What the server received, and what a capture says besides; UserError where two things are named, or none."""
+        batch_size(self.batch_size)
+        for name in ("gradients", "before", "after"):
+            tensors(name, getattr(self, name))
+        images("truth", self.truth, must_have_labels=False)
+        images("auxiliary", self.auxiliary, must_have_labels=True)
         named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
         if len(named) != 1:
             raise UserError(
@@ -139,23 +156,33 @@ class AuditRequest:
         if isinstance(self.received, Received):
             return FromCapture(self.received)
         if self.received is not None:
-            local = self._local_steps() if self.local is not None or self.local_lr is not None else None
-            return captured(Path(self.received), module, self.round, self.batch_size, local)
+            self._check_steps()
+            return captured(
+                Path(self.received), module, self.round, self.batch_size, self.local, self.local_steps, self.local_lr
+            )
         return FromCapture(self._of_tensors(module))
 
     def _of_tensors(self, module: nn.Module) -> Received:
         weights, buffers = self._went_down(module)
         labels = None if self.labels is None else torch.as_tensor(self.labels).cpu()
         if self.gradients is not None:
-            if self.local is not None or self.local_lr is not None:
+            if any(each is not None for each in (self.local, self.local_steps, self.local_lr)):
                 raise UserError("local steps go with an update, --after; gradients are taken before any step")
             messages = self._messages(self.gradients, module)
-            return Received("gradient", messages, self.batch_size or 1, weights, buffers, labels=labels)
+            return Received(
+                "gradient", messages, 1 if self.batch_size is None else self.batch_size, weights, buffers, labels=labels
+            )
         if self.before is None:
             raise UserError("--after needs --before, the state dict that went down")
         assert self.after is not None, "one of the three is named"
         return Received(
-            "update", self._change(weights, module), self.batch_size or 1, weights, buffers, self._local_steps(), labels
+            "update",
+            self._change(weights, module),
+            1 if self.batch_size is None else self.batch_size,
+            weights,
+            buffers,
+            self._local_steps(),
+            labels,
         )
 
     def _messages(self, tensors: Tensors, module: nn.Module) -> Params:
@@ -188,12 +215,16 @@ class AuditRequest:
     def _local_steps(self) -> LocalSteps:
         if self.local is not None:
             return self.local
-        if self.local_lr is None or not self.local_lr > 0 or not 1 <= self.local_steps <= limits.STEPS:
-            raise UserError(
-                "an update is attacked by the local steps behind it: say --local-lr, the rate of SGD, and --local-steps; other "
-                "optimisers by `local` in Python"
-            )
-        return LocalSteps(self.local_steps, SGD(kind="sgd", lr=self.local_lr).model_dump())
+        self._check_steps()
+        if self.local_lr is None:
+            raise UserError(STEPS_NEEDED)
+        return LocalSteps(self.local_steps or 1, SGD(kind="sgd", lr=self.local_lr).model_dump())
+
+    def _check_steps(self) -> None:
+        """UserError where a declared number of steps or rate is none."""
+        is_rate = self.local_lr is None or (self.local_lr > 0 and math.isfinite(self.local_lr))
+        if not is_rate or not (self.local_steps is None or 1 <= self.local_steps <= limits.STEPS):
+            raise UserError(STEPS_NEEDED)
 
     def declared_loss(self) -> Loss | None:
         """The clients' loss; None for cross-entropy."""

@@ -53,7 +53,7 @@ class MessageFacts:
     of          how many clients' data it holds: above 1, it is an aggregate; never below the number of `clients`
     examples    training examples behind it: the mini-batch of a gradient, the client's training set otherwise; None: unknown
     broadcast   which of the round's broadcasts it answers; None where its clients received several, or it is not known
-    training    whether the model was in training mode; None: unknown
+    training    whether the model was in training mode; None: unknown, or some of its layers were and others were not
     local       the local steps of an update or of weights; None: unknown, or a gradient
     metrics     numbers that the message carried beside its tensors, by name, such as a loss
     """

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -43,6 +45,21 @@ class _Forward(NamedTuple):
     buffers: Params
 
 
+class _BeforeForward:
+    """The hook of the model's forward passes; a copy of the model, or one that is saved whole, takes no capture along."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def __call__(self, module: nn.Module, _: object) -> None:
+        self._capture._before_forward(module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The capture holds messages and training examples. `{}.get(module, inputs)` returns the inputs: a hook that changes
+        # nothing, and whoever loads the model needs no privbench.
+        return getattr, ({}, "get")
+
+
 class Capture:
     """What a client sends and receives, written to a folder (docs/capture.md). Used in a `with` statement.
 
@@ -60,8 +77,10 @@ class Capture:
             append: Whether a capture of the same model in the folder is continued.
 
         Raises:
-            UserError: The folder holds a capture and is not to be continued, or the model's state cannot be written.
+            UserError: The model is a wrapper for several devices or a compiled one, its state cannot be written, or the folder
+                holds a capture and is not to be continued.
         """
+        _check_unwrapped(model)
         self.model = model
         self.truth = truth
         self._names = StateNames.of(model)
@@ -74,17 +93,15 @@ class Capture:
         # The parameters' norms when the last backward pass began, and the parameters that it has reached.
         self._at_backward: tuple[float, ...] | None = None
         self._reached = set[int]()
+        # In which modes backward passes were taken since the last message, and the last of them.
+        self._modes, self._mode = set[bool | None](), _mode(model)
         self._steps = 0
         self._hooks: tuple[Any, ...] = ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy of the model, as a client's, holds no copy of what was recorded: its forward passes are not the model's."""
-        return self
 
     def __enter__(self) -> Self:
         """Begins to follow the model's forward passes, which change running statistics, and the steps of its optimisers."""
         self._hooks = (
-            self.model.register_forward_pre_hook(self._before_forward),
+            self.model.register_forward_pre_hook(_BeforeForward(self)),
             register_optimizer_step_post_hook(self._after_step),
             *(
                 p.register_post_accumulate_grad_hook(self._on_gradient)
@@ -164,6 +181,7 @@ class Capture:
         if not gradients:
             raise UserError(f"no parameter has a gradient; {LATE}")
         check_tensors(gradients)
+        mode = None if given else self._mode if self._modes else _mode(self.model)
         if self._broadcasts:
             self._check_at_broadcast(client)
             begun = None
@@ -172,7 +190,6 @@ class Capture:
             self._begin_round(None)
             self._broadcasts.append(begun)
         sent = self._names.split(self.model.state_dict())[1] if buffers else {}
-        mode = None if given else self.model.training
         try:
             self._add("gradient", gradients, sent, client, batch_size, mode, labels=labels, truth=truth)
         except Exception:
@@ -219,8 +236,10 @@ class Capture:
         kind: Kind = "weights" if difference is None else "update"
         state = after if difference is None else difference
         parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
+        # A model that is tested before it is sent stands in evaluation mode, in which it was not trained.
+        modes = self._modes or {_mode(self.model)}
         # What another module sent says nothing of this one's mode.
-        mode = self.model.training if state is None else None
+        mode = next(iter(modes)) if state is None and len(modes) == 1 else None
         self._add(kind, parameters, buffers, client, examples, mode, local=local, labels=labels, truth=truth)
 
     def _add(  # noqa: PLR0913 (the parts of one message)
@@ -254,6 +273,7 @@ class Capture:
         if self.truth and kept is not None:
             self._truths[len(self._messages)] = kept
         self._messages.append(message)
+        self._modes.clear()
 
     def _alone(self, message: Message) -> CapturedRound:
         """The round of one message, with the broadcast that it answers alone: of many clients' each is looked at once."""
@@ -266,6 +286,7 @@ class Capture:
         if number is not None and number <= self._number:
             raise UserError(f"round {number} does not come after round {self._number}")
         self._finish_round()
+        self._modes.clear()
         self._number = self._number + 1 if number is None else number
 
     def _finish_round(self) -> None:
@@ -285,7 +306,8 @@ class Capture:
         received = {named.get(client, common) for client in clients}
         return received.pop() if len(received) == 1 else None
 
-    def _before_forward(self, module: nn.Module, _: object) -> None:
+    def _before_forward(self, module: nn.Module) -> None:
+        """Notes the buffers that a forward pass in training mode is about to change."""
         # A compiled graph has no such moment; `_received` then asks for a broadcast where buffers matter.
         if (
             torch.compiler.is_compiling()
@@ -303,6 +325,8 @@ class Capture:
         # A parameter's second gradient is of another backward pass.
         if self._at_backward is None or id(parameter) in self._reached:
             self._at_backward, self._reached = self._norms(), set()
+            self._mode = _mode(self.model)
+            self._modes.add(self._mode)
         self._reached.add(id(parameter))
 
     def _norms(self) -> tuple[float, ...]:
@@ -343,6 +367,25 @@ class Capture:
                 "the model's parameters are not those of the round's broadcast; call seen.broadcast() at the start of each "
                 f"round, and {LATE}"
             )
+
+
+def _check_unwrapped(model: nn.Module) -> None:
+    """UserError for a wrapper, which puts its own word before the names of all tensors: no audit of the module knows these."""
+    devices = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = "module" if devices else "_orig_mod"
+    if devices or isinstance(getattr(model, inner, None), nn.Module):
+        raise UserError(
+            f"a capture takes the module inside this {type(model).__name__}, whose tensors have other names: model.{inner}"
+        )
+
+
+def _mode(model: nn.Module) -> bool | None:
+    """Whether a model is in training mode; None where some of its layers are, and others are not.
+
+    What counts is the mode of the layers of torch.nn that have one: batch norm may be frozen by `eval` while the rest is trained.
+    """
+    modes = {each.training for each in model.modules() if isinstance(each, (_NormBase, _DropoutNd))}
+    return model.training if not modes else modes.pop() if len(modes) == 1 else None
 
 
 def _is_same(a: float, b: float) -> bool:

@@ -40,8 +40,12 @@ class SentOptions:
         int | None, typer.Option(min=1, help="Images behind each message; default as captured, else 1.")
     ] = None
     round_: Annotated[int | None, typer.Option("--round", help="Of a captured folder; default its first.")] = None
-    local_steps: Annotated[int, typer.Option(min=1, help="With --after: a client's steps, each on all its images.")] = 1
-    local_lr: Annotated[float | None, typer.Option(help="With --after: the rate of its SGD.")] = None
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Behind an update: a client's steps; default as captured, else 1.")
+    ] = None
+    local_lr: Annotated[
+        float | None, typer.Option(help="Behind an update: the rate of its SGD; default as captured.")
+    ] = None
     labels: Annotated[str | None, typer.Option(help="The images' labels, where they are known, e.g. 3,7,1.")] = None
     shared: Annotated[str, typer.Option(help="The parts that clients send.")] = "extractor,classifier"
     defense: Annotated[str, typer.Option(metavar="NAME[:SETTINGS]", help="As the attacker knows it.")] = "none"

@@ -280,6 +280,18 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"extractor": ["conv1", "fc1"]}, "'fc1' is declared as the extractor's, but the head holds it"),
         ({"gradients": {"fc3.bias": None}}, "holds no tensor of the module"),
         ({"auxiliary": (torch.rand(4, 1, 32, 32), torch.zeros(4))}, "auxiliary images should be"),
+        (
+            {"auxiliary": (torch.rand(4, 3, 32, 32), None)},
+            r"auxiliary takes .* \(images, labels\), but a tuple of Tensor, None",
+        ),
+        ({"batch_size": 0}, "--batch-size takes a whole number from 1, but 0 was given"),
+        ({"batch_size": 2.5}, "--batch-size takes a whole number from 1, but 2.5 was given"),
+        ({"gradients": [torch.zeros(3)]}, "gradients takes tensors by name, or a file, but a list was given"),
+        ({"gradients": {"fc3.bias": np.zeros(10)}}, "'fc3.bias' of gradients is no tensor but a ndarray"),
+        ({"truth": [torch.rand(2, 3, 32, 32), None]}, "truth takes .* but a list of Tensor, NoneType was given"),
+        ({"truth": (np.zeros((2, 3, 32, 32)), None)}, "truth takes .* but a tuple of ndarray, NoneType was given"),
+        ({"input_shape": 3072}, r"input_shape takes \[C, H, W\] of images or \[D\] of vectors, but 3072"),
+        ({"range": 255}, r"range takes two numbers, e.g. \(0, 255\), but 255 was given"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(changed, said, cnn, tmp_path):

@@ -1,15 +1,18 @@
 """An audit of a folder that privbench.capture wrote: the same value as from tensors, its truth for scores alone."""
 
 import copy
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from typer.testing import CliRunner
 
 import privbench
 from privbench.auditing.captures import captured, local_steps
+from privbench.auditing.request import AuditRequest
 from privbench.capture import LocalWork
 from privbench.cli import main as cli
 from privbench.errors import UserError
@@ -108,6 +111,42 @@ def test_captured_updates_are_weights_after_less_before_with_their_steps(differe
         torch.testing.assert_close({n: t[v] for n, t in came.received.messages.items()}, change)
 
 
+@pytest.mark.parametrize(
+    ("said", "simulated", "note"),
+    [
+        ({}, (5, "Adam", 0.01), None),
+        (
+            {"local_steps": 7},
+            (7, "Adam", 0.01),
+            "says steps 5 of the local steps; simulated are those declared, steps 7.",
+        ),
+        ({"local_lr": 0.5}, (5, "sgd", 0.5), "says optimizer Adam, lr 0.01 of .* declared, optimizer SGD, lr 0.5."),
+    ],
+)
+def test_declared_steps_count_and_the_rest_is_as_captured(said, simulated, note, tmp_path):
+    module = user_modules.mlp()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        local = LocalWork.of(torch.optim.Adam(module.parameters(), lr=0.01), steps=5, batch_size=2)
+        seen.update(examples=4, local=local)
+    came = AuditRequest(received=tmp_path / "run", **said).load(module)
+    local = came.received.local
+    assert (local.steps, local.optimiser.get("kind", "Adam"), local.optimiser["lr"]) == simulated
+    assert local.batch == 2
+    notes = [each for each in came.notes if each.startswith("The capture says")]
+    assert len(notes) == (note is not None)
+    assert note is None or re.search(note, notes[0])
+
+
+@pytest.mark.parametrize("said", [{"local_steps": 2}, {"local_lr": 0.1}])
+def test_steps_declared_of_gradients_are_refused(said, gradients):
+    folder, module, *_ = gradients
+    with pytest.raises(UserError, match=r"local steps go with updates, but round 0 of .* has gradients"):
+        privbench.audit(module, received=folder, attack="grey", **said)
+    with pytest.raises(UserError, match="local steps go with an update"):
+        privbench.audit(module, gradients={}, attack="grey", **said)
+
+
 def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
     module = user_modules.mlp()
     with privbench.capture(module, tmp_path / "run") as seen:
@@ -171,3 +210,39 @@ def test_a_rate_of_zero_is_refused_in_one_line():
 def test_steps_that_are_not_known_or_not_simulated_are_refused_with_the_way_out(work, said):
     with pytest.raises(UserError, match=f"{said}.*add --local-steps and --local-lr"):
         local_steps(work, 8)
+
+
+def test_a_mode_that_nobody_said_is_said_to_be_assumed(tmp_path):
+    """Of another module's weights a capture does not know the mode; in the other mode the true image explains nothing."""
+    module = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        seen.update(copy.deepcopy(module).state_dict(), examples=2)
+    said = {"received": tmp_path / "run", "input_shape": [1, 8, 8], "local_lr": 0.1, "attack": "grey", "out": tmp_path}
+
+    def is_assumed(**more):
+        return any(
+            "batch norm is taken in train mode" in note for note in privbench.audit(module, **said, **more).notes
+        )
+
+    assert is_assumed()
+    assert not is_assumed(mode="train")
+
+
+def test_truth_that_is_left_out_and_buffers_that_changed_are_said(tmp_path):
+    """A buffer that is a constant tells nothing of the images."""
+    module = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    truth, work = (torch.rand(2, 1, 8, 8), torch.zeros(2)), LocalWork(1, None, "SGD", {"lr": 0.1})
+    with privbench.capture(module, tmp_path / "run", truth=True) as seen:
+        seen.broadcast()
+        seen.update(examples=2, local=work, truth=truth)
+        seen.broadcast()
+        module(truth[0])
+        seen.update(examples=2, local=work, truth=truth)
+    still, changed = (captured(tmp_path / "run", module, number) for number in range(2))
+    assert not any("buffers" in note for note in still.notes)
+    assert any("No attack reads the buffers" in note for note in changed.notes)
+    assert still.truth is not None
+    other = captured(tmp_path / "run", module, batch_size=1)
+    assert other.truth is None
+    assert any("is not that of 1 image(s) behind each message" in note for note in other.notes)

@@ -368,8 +368,24 @@ def test_a_copy_of_a_captured_model_copies_nothing_that_was_recorded(tmp_path):
     with privbench.capture(model, tmp_path) as seen:
         seen.broadcast()
         client = copy.deepcopy(model)
-        hooks = [hook.__self__ for hook in client._forward_pre_hooks.values()]
-        assert all(each is seen for each in hooks)
+        assert [hook.__self__ for hook in client._forward_pre_hooks.values()] == [{}]
+        client.train()(batch(0)[0])
+        assert seen._forward is None
+
+
+def test_a_model_that_is_saved_whole_takes_nothing_of_the_capture_along(tmp_path):
+    """Neither what was recorded nor the training examples; the model is one that works."""
+    model = network()
+    with privbench.capture(model, tmp_path / "run", truth=True) as seen:
+        for _ in range(2):
+            seen.broadcast()
+            images, labels = taken(model)
+            seen.gradient(truth=(images, labels))
+            torch.save(model, tmp_path / "model.pt")
+        assert b"privbench" not in (tmp_path / "model.pt").read_bytes()
+        saved = torch.load(tmp_path / "model.pt", weights_only=False)
+        assert torch.equal(saved.eval()(images), model.eval()(images))
+    assert len(read(tmp_path / "run").rounds) == 2
 
 
 def taken(model, seed=0):
@@ -494,3 +510,44 @@ def test_weights_that_are_nan_have_not_changed(tmp_path):
         with pytest.raises(UserError, match="are not those of the round's broadcast"):
             seen.gradient(batch_size=5)
     assert len(read(tmp_path).rounds) == 2
+
+
+def test_the_mode_is_that_of_the_training_and_not_of_a_test_before_the_message_is_sent(tmp_path):
+    model, recorded = network(), []
+    with privbench.capture(model, tmp_path) as seen:
+        for train in (True, False):
+            seen.broadcast()
+            model.train(train)
+            taken(model)
+            model.train(not train)
+            seen.gradient(5)
+            model.train(train)
+            taken(model)
+            model.train(not train)
+            seen.update()
+            recorded += [train, train]
+    assert [m.training for round_ in read(tmp_path) for m in round_.messages] == recorded
+
+
+@pytest.mark.parametrize(("drops", "recorded"), [(False, False), (True, None)])
+def test_the_mode_of_frozen_batch_norm_counts(drops, recorded, tmp_path):
+    """It takes its running statistics, although the module around it is in training mode; with dropout that draws it is neither."""
+    model = nn.Sequential(network(), nn.Dropout()) if drops else network()
+    model.train()
+    next(each for each in model.modules() if isinstance(each, nn.BatchNorm2d)).eval()
+    with privbench.capture(model, tmp_path) as seen:
+        seen.broadcast()
+        taken(model)
+        seen.gradient(5)
+        seen.update()
+    assert [m.training for m in read(tmp_path).round(0).messages] == [recorded, recorded]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "inner"),
+    [(nn.DataParallel, "module"), (lambda model: torch.compile(model, backend="eager"), "_orig_mod")],
+    ids=["several devices", "compiled"],
+)
+def test_a_wrapper_is_refused_before_the_training_whose_names_no_audit_would_know(wrapper, inner, tmp_path):
+    with pytest.raises(UserError, match=rf"takes the module inside this \w+, .*: model\.{inner}$"):
+        privbench.capture(wrapper(network()), tmp_path)
