@@ -65,11 +65,15 @@ def row(cell: CellSpec) -> str:
 
 
 def legend_names(names: Sequence[str]) -> list[str]:
-    """The names of some rows for a figure's legend: of variants of one method, the settings alone."""
+    """The names of some rows for a figure's legend: of variants of one method, the settings alone.
+
+    Whole names where something follows the settings, as a defence does.
+    """
     methods = {name.partition(" (")[0] for name in names}
-    if len(methods) > 1 or len(names) < 2:
+    settings = [name.partition(" (")[2] for name in names]
+    if len(methods) > 1 or len(names) < 2 or any(")" in text[:-1] for text in settings):
         return list(names)
-    return [name.partition(" (")[2].removesuffix(")") or name for name in names]
+    return [text.removesuffix(")") or name for name, text in zip(names, settings, strict=True)]
 
 
 def settings(records: Sequence[Record]) -> list[Setting]:
