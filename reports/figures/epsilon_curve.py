@@ -7,7 +7,6 @@ a dashed line across with its spread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ BAND = 0.12  # opacity of the spread without a defence
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     """`<data set>-<method>-epsilon-<round>` of every method that was trained at two epsilons or more; nothing of smoke runs."""
-    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    names, paths, records = of_attack.observation_stems(records), list[Path](), quotable(records)
     for key in unique(group(r.cell) for r in records):
         attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
         for method in unique(r.cell.train.method for r in attacks):
@@ -42,9 +41,8 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
             if len({epsilon for points in series.values() for epsilon, _ in points}) < LEAST:
                 continue
             bare = [r for r in of_method if r.cell.train.defense == "none"]
-            stem = f"{names[grouping.setting(of_method[0].cell)]}-{method}-epsilon-{of_method[0].cell.round}"
-            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
-            paths += write(series, bare, f"{NAMES.get(method, method)}, {title_of(key)}", folder / stem)
+            stem = f"{names[grouping.observation(of_method[0].cell)]}-{method}-epsilon-{of_method[0].cell.round}"
+            paths += write(series, bare, f"{NAMES.get(method, method)}, {title_of(key)}", folder / of_attack.slug(stem))
     return paths
 
 

@@ -51,7 +51,7 @@ attacker_text = partial(labels.attacker_text, over_rounds=True)
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, floors alone, or smoke runs.
+    """`stem`.png and `stem`.pdf for records of ONE `grouping.observation`; nothing for a single round, floors alone, or smoke runs.
 
     A round asked for as "best" or "last" stands where it was, on average over seeds; where that is the same one, it is one round.
     Floors are drawn once, not as attacks.
@@ -96,7 +96,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         axes.set_title("\n".join(title), fontsize=style.FONT_POINTS)
     style.name_axes(panels, "round attacked", "PSNR, dB")
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
-    style.heading(figure, grouping.title(grouping.setting(attacks[0].cell)) + pressed)
+    style.heading(figure, grouping.observation_title(grouping.observation(attacks[0].cell)) + pressed)
     handles = [style.handle(names[tag], **series_style) for tag, series_style in series_styles.items()]
     handles.append(style.handle(FLOOR_NAME, **FLOOR))
     if len(methods) <= MOST_NAMED:

@@ -43,7 +43,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     The dashed line is the floor that most methods have. Another floor (fewer labels are read from noised uploads) is a
     short line of the method's colour.
 
-    `records` are of one setting. Bars are the standard deviation over seeds (accuracy) and the 95% interval (PSNR). The strongest
+    `records` are of one setting and of what the server saw in one way (`grouping.observation`). Bars are the standard deviation
+    over seeds (accuracy) and the 95% interval (PSNR). The strongest
     attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for
     a single method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
     """
@@ -63,7 +64,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
     differ = any(_own_floors(spreads) for spreads in every)
     words = f"{MOVED}\n{OWN_FLOOR}" if differ else MOVED
-    style.heading(figure, f"{grouping.title(grouping.setting(records[0].cell))}\n{words}")
+    style.heading(figure, f"{grouping.observation_title(grouping.observation(records[0].cell))}\n{words}")
     figure.draw_without_rendering()
     covered = [_bars(axes, spreads) for axes, spreads in zip(panels, every, strict=True)]
     short = dict(zip(names, style.series_names(names), strict=True))

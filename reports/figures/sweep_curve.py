@@ -6,7 +6,6 @@ and the best floor. What is not swept, as the same method without any defence, i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +58,7 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
 
     No curve of smoke runs is drawn.
     """
-    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    names, paths, records = of_attack.observation_stems(records), list[Path](), quotable(records)
     for key in unique(group(r.cell) for r in records):
         attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
         for family in unique(_family(r.cell) for r in attacks if r.cell.train.defense != "none"):
@@ -72,14 +71,14 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
             round_ = attacks[0].cell.round
             stem = "-".join(
                 (
-                    names[grouping.setting(attacks[0].cell)],
+                    names[grouping.observation(attacks[0].cell)],
                     method,
                     defense,
                     *([where] if where == "step" else []),
                     round_,
                 )
             )
-            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
+            stem = of_attack.slug(stem)
             shown = defense_name(defense)
             title = f"{NAMES.get(method, method)} + {shown}, {title_of(key)}"
             without = {BARE_NAME: bare} if bare else {}

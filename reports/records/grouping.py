@@ -15,9 +15,10 @@ from privbench import registry
 from privbench.data import partition
 from privbench.records.schema import Record
 from privbench.spec import CellSpec, TrainSpec
-from reports.records.labels import conditions_text, label, networks, unique
+from reports.records.labels import conditions_text, label, networks, observed_words, unique
 
 Setting = tuple[Any, ...]
+Observation = tuple[Setting, tuple[str, ...]]
 R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 
@@ -56,6 +57,21 @@ def stem(key: Setting) -> str:
         nets.split(" ")[0],
     ]
     return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
+
+
+def observation(cell: CellSpec) -> Observation:
+    """A setting and what the server saw in it: attacks on one image and on sixteen at once are no rivals."""
+    return setting(cell), tuple(observed_words(cell))
+
+
+def observations(records: Sequence[Record]) -> list[Observation]:
+    """Those of some records, in the order of their first record."""
+    return unique(observation(r.cell) for r in records)
+
+
+def observation_title(key: Observation) -> str:
+    """One of them as the heading of a figure, e.g. "digits, 4 clients, quick preset, 16 images per gradient"."""
+    return ", ".join([title(key[0]), *key[1]])
 
 
 def row(cell: CellSpec) -> str:
