@@ -18,7 +18,7 @@ from reports.figures.drawing import direct_labels, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping
-from reports.records.labels import label, place, published, round_text, unique
+from reports.records.labels import label, place, published, round_place, round_text, unique
 from reports.records.measured import strongest
 from reports.records.published import of_papers_attack
 from reports.records.quotable import is_quotable
@@ -52,9 +52,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     if len(names) < 2 or not is_quotable(records[0].cell.preset):
         return []
     series_styles = {name: series_style | {"linestyle": ""} for name, series_style in series_styles_of(names).items()}
-    rounds = {
-        number: [r for r in records if r.cell.round == number] for number in unique(r.cell.round for r in records)
-    }
+    numbers = sorted(unique(r.cell.round for r in records), key=round_place)
+    rounds = {number: [r for r in records if r.cell.round == number] for number in numbers}
     figure, panels = _panels(len(rounds))
     every = [_spreads(of_round, names, series_styles) for of_round in rounds.values()]
     for axes, (number, of_round), spreads in zip(panels, rounds.items(), every, strict=True):
