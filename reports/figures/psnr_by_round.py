@@ -180,10 +180,14 @@ def _panel(
     rows = [(when, strongest(attacks)) for when, attacks in by_round(records)]
     floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in rows]
     rounds = [when for when, *_ in floor]
-    axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
-    axes.fill_between(
-        rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
-    )
+    band: dict[str, Any] = {"color": "0.85", "linewidth": 0, "zorder": 0}
+    if len(rounds) == 1:
+        # Between one round and itself nothing would be seen.
+        axes.axhline(floor[0][1], zorder=20, **FLOOR)
+        axes.axhspan(floor[0][2].low, floor[0][2].high, **band)
+    else:
+        axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
+        axes.fill_between(rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], **band)
     ends = {FLOOR_NAME: floor[-1][:2]}
     of_tags = lines_of(records)
     present = [tag for tag in series_styles if tag in of_tags]

@@ -242,6 +242,17 @@ def test_best_rounds_whose_average_was_attacked_too_are_not_that_round(tmp_path,
     assert list(axes.containers[0].lines[0].get_xdata()) == [0, 8, psnr_by_round.BEHIND * 8]
 
 
+def test_a_method_that_was_attacked_at_one_round_has_a_floor_that_can_be_seen(tmp_path, drawn):
+    once = record("fedcg", round_="best", psnr=20.0)
+    psnr_by_round.write([*rounds(), once], tmp_path / "x")
+    drawn[0].draw_without_rendering()
+    axes = drawn[0].axes[1]
+    (floor,) = (line for line in axes.lines if line.get_color() == psnr_by_round.FLOOR["color"])
+    assert list(floor.get_ydata()) == [once.floor.psnr_db] * 2
+    assert floor.get_window_extent().width == pytest.approx(axes.get_window_extent().width, rel=0.01)
+    assert axes.patches[0].get_window_extent().height > 0
+
+
 def test_there_is_no_curve_of_one_round(tmp_path):
     assert psnr_by_round.write(rungs(), tmp_path / "x") == []
 
