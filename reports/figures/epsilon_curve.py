@@ -20,7 +20,7 @@ from reports.figures.drawing import line_ends, line_styles, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.sweep_curve import BARE, BARE_NAME, FLOOR, FLOOR_NAME, PANEL_INCHES
 from reports.records import grouping, guarantees
-from reports.records.labels import NAMES, defense_name, group, title_of, unique
+from reports.records.labels import defense_name, group, title_of, unique, variant_name
 from reports.records.measured import Measured, strongest
 from reports.records.quotable import quotable
 
@@ -31,18 +31,19 @@ BAND = 0.12  # opacity of the spread without a defence
 
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
-    """`<data set>-<method>-epsilon-<round>` of every method that was trained at two epsilons or more; nothing of smoke runs."""
+    """`<data set>-<method>-epsilon-<round>` of every variant of a method with two epsilons or more; nothing of smoke runs."""
     names, paths, records = of_attack.observation_stems(records), list[Path](), quotable(records)
     for key in unique(group(r.cell) for r in records):
         attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
-        for method in unique(r.cell.train.method for r in attacks):
-            of_method = [r for r in attacks if r.cell.train.method == method]
+        for variant in unique(variant_name(r.cell) for r in attacks):
+            of_method = [r for r in attacks if variant_name(r.cell) == variant]
             series = _series(of_method)
             if len({epsilon for points in series.values() for epsilon, _ in points}) < LEAST:
                 continue
             bare = [r for r in of_method if r.cell.train.defense == "none"]
-            stem = f"{names[grouping.observation(of_method[0].cell)]}-{method}-epsilon-{of_method[0].cell.round}"
-            paths += write(series, bare, f"{NAMES.get(method, method)}, {title_of(key)}", folder / of_attack.slug(stem))
+            first = of_method[0].cell
+            stem = f"{names[grouping.observation(first)]}-{of_attack.variant_stem(first)}-epsilon-{first.round}"
+            paths += write(series, bare, f"{variant}, {title_of(key)}", folder / of_attack.slug(stem))
     return paths
 
 

@@ -70,6 +70,13 @@ def observation_stems(records: Sequence[Record]) -> dict[grouping.Observation, s
     }
 
 
+def variant_stem(cell: CellSpec) -> str:
+    """A method with its settings in names of files, e.g. "fedcg" or "fedcg-dense-GAN"."""
+    name = labels.variant_name(cell)
+    settings = name.removeprefix(labels.NAMES.get(cell.train.method, cell.train.method))
+    return slug(cell.train.method + settings).rstrip("-")
+
+
 def slug(text: str) -> str:
     """A text as a part of a file's name, e.g. "16-images-per-gradient"."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)

@@ -63,6 +63,26 @@ def test_no_figure_is_written_over_another(figures, tmp_path):
     assert "cifar10-4clients-quick-16-images-per-gradient-labels-known-fedavg-gaussian-0" in figures
 
 
+def test_a_sweep_has_one_variant_of_a_method_alone(figures, tmp_path):
+    plain, dense = (
+        [changed(r, method_settings=s) for r in seen({}, psnr)] for s, psnr in (({}, 20.0), ({"gan": "dense"}, 30.0))
+    )
+    sweep_curve.curves([*dense, *plain], tmp_path)
+    assert len(figures) == 4
+    drawn = figures["cifar10-fedavg-dense-GAN-gaussian-best"].axes[1].containers[0].lines[0]
+    assert min(drawn.get_ydata()) > 25
+    assert max(figures["cifar10-fedavg-gaussian-best"].axes[1].containers[0].lines[0].get_ydata()) < 25
+    assert title(figures["cifar10-fedavg-dense-GAN-gaussian-best"]).startswith("FedAvg (dense GAN) + Gaussian, cifar10")
+
+
+def test_an_epsilon_curve_has_one_variant_of_a_method_alone(figures, tmp_path):
+    turns = [changed(private(epsilon), method_settings={"turns": True}) for epsilon in (1.0, 8.0)]
+    epsilon_curve.curves([*turns, private(4.0)], tmp_path)
+    (figure,) = figures.values()
+    assert title(figure).startswith("FedAvg (turns True), cifar10")
+    assert list(figure.axes[0].containers[0].lines[0].get_xdata()) == [1.0, 8.0]
+
+
 def test_one_way_needs_no_name_of_its_own():
     assert set(of_attack.observation_stems(seen(EACH[1])).values()) == {"cifar10"}
     several = of_attack.observation_stems([r for observed in EACH for r in seen(observed)])
