@@ -1,8 +1,8 @@
 """Accuracy and PSNR against epsilon, of every defence that guarantees one: what a guarantee costs and what it keeps.
 
 Left, the accuracy of the trained method, mean and standard deviation over seeds; right, the strongest attack with its 95% interval,
-and the best floor. Epsilon is that of the worst client, after the rounds that were trained. The same method without a defence is
-a dashed line across with its spread.
+and the best floor. Epsilon is that of the worst client, after the rounds that were trained. Where some epsilons are of an image and
+others of a client, which are no equals, names say so. The same method without a defence is a dashed line across with its spread.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
 def _series(records: Sequence[AttackRecord]) -> Series:
     """The points of every defence with a finite epsilon; cells that differ in the attack alone are one."""
     series: Series = {}
+    units = {
+        privacy.unit for r in records if (privacy := guarantees.worst(r)) is not None and privacy.epsilon is not None
+    }
     for text, where in unique((r.cell.train.defense, r.cell.train.where) for r in records):
         cells = [r for r in records if (r.cell.train.defense, r.cell.train.where) == (text, where)]
         epsilon = guarantees.epsilon(cells[0])
         if epsilon is not None:
             name = defense_name(written_defense.joined(text)) + (" (every step)" if where == "step" else "")
+            name += f", {guarantees.unit_text(cells[0])}" if len(units) > 1 else ""
             series.setdefault(name, []).append((epsilon, cells))
     return {name: sorted(points, key=lambda point: point[0]) for name, points in series.items()}
 
