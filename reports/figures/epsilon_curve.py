@@ -1,13 +1,12 @@
 """Accuracy and PSNR against epsilon, of every defence that guarantees one: what a guarantee costs and what it keeps.
 
 Left, the accuracy of the trained method, mean and standard deviation over seeds; right, the strongest attack with its 95% interval,
-and the best floor. Epsilon is that of the worst client, after the rounds that were trained. The same method without a defence is
-a dashed line across with its spread.
+and the best floor. Epsilon is that of the worst client, after the rounds that were trained. Where some epsilons are of an image and
+others of a client, which are no equals, names say so. The same method without a defence is a dashed line across with its spread.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from reports.figures.drawing import line_ends, line_styles, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.sweep_curve import BARE, BARE_NAME, FLOOR, FLOOR_NAME, PANEL_INCHES
 from reports.records import grouping, guarantees
-from reports.records.labels import NAMES, defense_name, group, title_of, unique
+from reports.records.labels import defense_name, group, title_of, unique, variant_name
 from reports.records.measured import Measured, strongest
 from reports.records.quotable import quotable
 
@@ -32,30 +31,34 @@ BAND = 0.12  # opacity of the spread without a defence
 
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
-    """`<data set>-<method>-epsilon-<round>` of every method that was trained at two epsilons or more; nothing of smoke runs."""
-    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    """`<data set>-<method>-epsilon-<round>` of every variant of a method with two epsilons or more; nothing of smoke runs."""
+    names, paths, records = of_attack.observation_stems(records), list[Path](), quotable(records)
     for key in unique(group(r.cell) for r in records):
         attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
-        for method in unique(r.cell.train.method for r in attacks):
-            of_method = [r for r in attacks if r.cell.train.method == method]
+        for variant in unique(variant_name(r.cell) for r in attacks):
+            of_method = [r for r in attacks if variant_name(r.cell) == variant]
             series = _series(of_method)
             if len({epsilon for points in series.values() for epsilon, _ in points}) < LEAST:
                 continue
             bare = [r for r in of_method if r.cell.train.defense == "none"]
-            stem = f"{names[grouping.setting(of_method[0].cell)]}-{method}-epsilon-{of_method[0].cell.round}"
-            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
-            paths += write(series, bare, f"{NAMES.get(method, method)}, {title_of(key)}", folder / stem)
+            first = of_method[0].cell
+            stem = f"{names[grouping.observation(first)]}-{of_attack.variant_stem(first)}-epsilon-{first.round}"
+            paths += write(series, bare, f"{variant}, {title_of(key)}", folder / of_attack.slug(stem))
     return paths
 
 
 def _series(records: Sequence[AttackRecord]) -> Series:
     """The points of every defence with a finite epsilon; cells that differ in the attack alone are one."""
     series: Series = {}
+    units = {
+        privacy.unit for r in records if (privacy := guarantees.worst(r)) is not None and privacy.epsilon is not None
+    }
     for text, where in unique((r.cell.train.defense, r.cell.train.where) for r in records):
         cells = [r for r in records if (r.cell.train.defense, r.cell.train.where) == (text, where)]
         epsilon = guarantees.epsilon(cells[0])
         if epsilon is not None:
             name = defense_name(written_defense.joined(text)) + (" (every step)" if where == "step" else "")
+            name += f", {guarantees.unit_text(cells[0])}" if len(units) > 1 else ""
             series.setdefault(name, []).append((epsilon, cells))
     return {name: sorted(points, key=lambda point: point[0]) for name, points in series.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,9 +37,11 @@ LOG = logging.getLogger("privbench")
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     """Scatter plots and grids of every setting of some cells; `records` are those of `cells`, in the same order."""
     paths = []
+    for observation, name in observation_stems(records).items():
+        seen = [r for r in records if grouping.observation(r.cell) == observation]
+        paths += scatter.write(seen, files.inside(folder, f"{name}-scatter"))
     for key, name in stems(records).items():
         in_setting = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
-        paths += scatter.write([r for _, r in in_setting], files.inside(folder, f"{name}-scatter"))
         for round_ in dict.fromkeys(cell.round for cell, _ in in_setting):
             of_round = sorted((cell for cell, _ in in_setting if cell.round == round_), key=labels.cell_place)
             paths += write_grid(store, of_round, min(of_round[0].seeds), files.inside(folder, f"{name}-grid-{round_}"))
@@ -46,10 +49,37 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
 
 
 def stems(records: Sequence[Record]) -> dict[grouping.Setting, str]:
-    """Each setting's name in names of files: the data set's alone where that is enough."""
+    """Each setting's name in names of files: the data set's alone where that is enough; no two have the same."""
     keys = grouping.settings(records)
     datasets = [key[0] for key in keys]
-    return {key: registry.stem(key[0]) if datasets.count(key[0]) == 1 else grouping.stem(key) for key in keys}
+    names = [registry.stem(key[0]) if datasets.count(key[0]) == 1 else grouping.stem(key) for key in keys]
+    # What the short name leaves out: networks in full, and the preset.
+    return {
+        key: name if names.count(name) == 1 else f"{name}-{slug(' '.join(key[-2:]).strip())}"
+        for key, name in zip(keys, names, strict=True)
+    }
+
+
+def observation_stems(records: Sequence[Record]) -> dict[grouping.Observation, str]:
+    """The same for each setting and what the server saw in it, which has a name where several of one setting are there."""
+    keys, names = grouping.observations(records), stems(records)
+    of_settings = [key for key, _ in keys]
+    return {
+        (key, words): f"{names[key]}-{slug(' '.join(words))}" if words and of_settings.count(key) > 1 else names[key]
+        for key, words in keys
+    }
+
+
+def variant_stem(cell: CellSpec) -> str:
+    """A method with its settings in names of files, e.g. "fedcg" or "fedcg-dense-GAN"."""
+    name = labels.variant_name(cell)
+    settings = name.removeprefix(labels.NAMES.get(cell.train.method, cell.train.method))
+    return slug(cell.train.method + settings).rstrip("-")
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name, e.g. "16-images-per-gradient"."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
 def histograms(records: Sequence[Record], folder: Path) -> list[Path]:

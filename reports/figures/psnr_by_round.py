@@ -46,14 +46,16 @@ SIDE_POINTS = 9.0  # beside the first and the last round, at least
 STEP_POINTS = 1.6  # between the lines of one panel, at most
 SPREAD = 0.7  # of the way between two attacked rounds, at most, over which the lines of a round are spread
 LEAST_GAP_INCHES = 0.07  # between the names of two ticks
+BEHIND = 1.1  # times as far as a numbered round stands "best" whose average over seeds it is
 
 attacker_text = partial(labels.attacker_text, over_rounds=True)
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, floors alone, or smoke runs.
+    """`stem`.png and `stem`.pdf for records of ONE `grouping.observation`; nothing for a single round, floors alone, or smoke runs.
 
     A round asked for as "best" or "last" stands where it was, on average over seeds; where that is the same one, it is one round.
+    Where seeds have unlike ones, and their average is a round attacked by its number, it stands a little behind that.
     Floors are drawn once, not as attacks.
     """
     records = quotable(records)
@@ -96,7 +98,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         axes.set_title("\n".join(title), fontsize=style.FONT_POINTS)
     style.name_axes(panels, "round attacked", "PSNR, dB")
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
-    style.heading(figure, grouping.title(grouping.setting(attacks[0].cell)) + pressed)
+    style.heading(figure, grouping.observation_title(grouping.observation(attacks[0].cell)) + pressed)
     handles = [style.handle(names[tag], **series_style) for tag, series_style in series_styles.items()]
     handles.append(style.handle(FLOOR_NAME, **FLOOR))
     if len(methods) <= MOST_NAMED:
@@ -108,14 +110,22 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
 
 def _names(records: Sequence[AttackRecord]) -> dict[float, str]:
     """What each attacked round is called, in the order of rounds."""
-    return {fmean(r.rounds): _round_text(r) for r in sorted(records, key=lambda r: fmean(r.rounds))}
+    each = [(_when(r, records), r) for r in records]
+    return {when: _round_text(r) for when, r in sorted(each, key=lambda one: one[0])}
+
+
+def _when(r: AttackRecord, beside: Sequence[AttackRecord]) -> float:
+    """Where an attack stands among others: at its round, on average over seeds, but at no other attacked round."""
+    mean = fmean(r.rounds)
+    is_other = len(set(r.rounds)) > 1 and any(set(other.rounds) == {mean} for other in beside)
+    return BEHIND * mean if is_other else mean
 
 
 def by_round(records: Sequence[AttackRecord]) -> list[tuple[float, list[AttackRecord]]]:
     """(round, attacks on it) of one method, in the order of rounds; two names of one round count once."""
     of_round: dict[float, list[AttackRecord]] = {}
     for r in records:
-        of_round.setdefault(fmean(r.rounds), []).append(r)
+        of_round.setdefault(_when(r, records), []).append(r)
     return sorted(of_round.items())
 
 
@@ -151,7 +161,7 @@ def _scale(axes: Axes, rounds: dict[float, str]) -> None:
 def _step_points(axes: Axes, records: Sequence[AttackRecord], rounds: dict[float, str], inches: float) -> float:
     """How far to the side each line of a panel stands from the one before: never so far that it seems to be of another round."""
     lines = len(unique(map(attacker_text, records)))
-    shown = sorted({fmean(r.rounds) for r in records})
+    shown = sorted({_when(r, records) for r in records})
     least, most = _drawn_at(axes, [min(rounds), max(rounds)])
     gaps = [b - a for a, b in pairwise(_drawn_at(axes, shown))]
     nearest = min(gaps, default=most - least) / (most - least) * (inches * 72 - 2 * SIDE_POINTS)
@@ -170,10 +180,14 @@ def _panel(
     rows = [(when, strongest(attacks)) for when, attacks in by_round(records)]
     floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in rows]
     rounds = [when for when, *_ in floor]
-    axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
-    axes.fill_between(
-        rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
-    )
+    band: dict[str, Any] = {"color": "0.85", "linewidth": 0, "zorder": 0}
+    if len(rounds) == 1:
+        # Between one round and itself nothing would be seen.
+        axes.axhline(floor[0][1], zorder=20, **FLOOR)
+        axes.axhspan(floor[0][2].low, floor[0][2].high, **band)
+    else:
+        axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
+        axes.fill_between(rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], **band)
     ends = {FLOOR_NAME: floor[-1][:2]}
     of_tags = lines_of(records)
     present = [tag for tag in series_styles if tag in of_tags]

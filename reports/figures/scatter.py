@@ -18,7 +18,7 @@ from reports.figures.drawing import direct_labels, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping
-from reports.records.labels import label, place, published, round_text, unique
+from reports.records.labels import label, place, published, round_place, round_text, unique
 from reports.records.measured import strongest
 from reports.records.published import of_papers_attack
 from reports.records.quotable import is_quotable
@@ -43,7 +43,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     The dashed line is the floor that most methods have. Another floor (fewer labels are read from noised uploads) is a
     short line of the method's colour.
 
-    `records` are of one setting. Bars are the standard deviation over seeds (accuracy) and the 95% interval (PSNR). The strongest
+    `records` are of one setting and of what the server saw in one way (`grouping.observation`). Bars are the standard deviation
+    over seeds (accuracy) and the 95% interval (PSNR). The strongest
     attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for
     a single method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
     """
@@ -51,9 +52,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     if len(names) < 2 or not is_quotable(records[0].cell.preset):
         return []
     series_styles = {name: series_style | {"linestyle": ""} for name, series_style in series_styles_of(names).items()}
-    rounds = {
-        number: [r for r in records if r.cell.round == number] for number in unique(r.cell.round for r in records)
-    }
+    numbers = sorted(unique(r.cell.round for r in records), key=round_place)
+    rounds = {number: [r for r in records if r.cell.round == number] for number in numbers}
     figure, panels = _panels(len(rounds))
     every = [_spreads(of_round, names, series_styles) for of_round in rounds.values()]
     for axes, (number, of_round), spreads in zip(panels, rounds.items(), every, strict=True):
@@ -63,7 +63,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
     differ = any(_own_floors(spreads) for spreads in every)
     words = f"{MOVED}\n{OWN_FLOOR}" if differ else MOVED
-    style.heading(figure, f"{grouping.title(grouping.setting(records[0].cell))}\n{words}")
+    style.heading(figure, f"{grouping.observation_title(grouping.observation(records[0].cell))}\n{words}")
     figure.draw_without_rendering()
     covered = [_bars(axes, spreads) for axes, spreads in zip(panels, every, strict=True)]
     short = dict(zip(names, style.series_names(names), strict=True))

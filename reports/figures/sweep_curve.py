@@ -6,7 +6,6 @@ and the best floor. What is not swept, as the same method without any defence, i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ from reports.figures.drawing import line_aside, line_ends, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_aside import Bar
 from reports.figures.drawing.line_styles import METHODS, line_style
-from reports.records import grouping
-from reports.records.labels import NAMES, defense_name, family_name, group, place, round_text, title_of, unique
+from reports.records import grouping, labels
+from reports.records.labels import defense_name, family_name, group, place, round_text, title_of, unique
 from reports.records.measured import strongest
 from reports.records.quotable import quotable
 from reports.studies import sweeps
@@ -59,7 +58,7 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
 
     No curve of smoke runs is drawn.
     """
-    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    names, paths, records = of_attack.observation_stems(records), list[Path](), quotable(records)
     for key in unique(group(r.cell) for r in records):
         attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
         for family in unique(_family(r.cell) for r in attacks if r.cell.train.defense != "none"):
@@ -67,21 +66,21 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
             if sweep is None:
                 continue
             field, points = sweep
-            method, defense, where = family
-            bare = [r for r in attacks if _family(r.cell)[0] == method and r.cell.train.defense == "none"]
+            variant, defense, where = family
+            bare = [r for r in attacks if _family(r.cell)[0] == variant and r.cell.train.defense == "none"]
             round_ = attacks[0].cell.round
             stem = "-".join(
                 (
-                    names[grouping.setting(attacks[0].cell)],
-                    method,
+                    names[grouping.observation(attacks[0].cell)],
+                    of_attack.variant_stem(points[0][1][0].cell),
                     defense,
                     *([where] if where == "step" else []),
                     round_,
                 )
             )
-            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
+            stem = of_attack.slug(stem)
             shown = defense_name(defense)
-            title = f"{NAMES.get(method, method)} + {shown}, {title_of(key)}"
+            title = f"{variant} + {shown}, {title_of(key)}"
             without = {BARE_NAME: bare} if bare else {}
             paths += write({DEFENDED_NAME: points}, without, f"{shown}: {field}", title, folder / stem)
     return paths
@@ -130,8 +129,8 @@ def _line(cell: CellSpec, others: Sequence[str], unswept: Collection[str | None]
 
 
 def _family(cell: CellSpec) -> tuple[str, str, str]:
-    """(method, defence, where it acts): what the points of one curve have in common."""
-    return (cell.train.method, written_defense.joined(cell.train.defense), cell.train.where)
+    """(method with its settings, defence, where it acts): what the points of one curve have in common."""
+    return (labels.variant_name(cell), written_defense.joined(cell.train.defense), cell.train.where)
 
 
 def _sweep(records: Sequence[AttackRecord]) -> tuple[str, list[tuple[float, list[AttackRecord]]]] | None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from privbench import registry
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.spec import CellSpec
 from reports.folders import provenance
 from reports.records import grouping, measured, quotable, remarks
-from reports.records.labels import group, knowledge_text, label, round_text, title_of
+from reports.records.labels import group, inferred_text, knowledge_text, label, round_text, title_of
 from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render
 from reports.tables.report import OnPage, Table
@@ -77,8 +77,11 @@ def _row(r: Record, messages: Sequence[CheckMessage]) -> dict[str, str]:
     named = {"cell": r.id, "data set": data_set(cell)}
     accuracy = {"accuracy, %": spread_text(r.accuracy.mean, r.accuracy.std, 1)}
     if not isinstance(r, AttackRecord):
-        about = {"round": NONE, "method": method, "defence": defence}
-        scores = ("attack", "knowledge", "setting", "PSNR dB", "gain dB")
+        about = {"round": NONE, "method": method, "defence": defence, "attack": NONE, "knowledge": NONE}
+        if isinstance(r, InferenceRecord):
+            # What it states stands in tables of its own.
+            about |= {"round": round_text(cell.round), "attack": r.attack, "knowledge": inferred_text(r)}
+        scores = ("setting", "PSNR dB", "gain dB")
         return named | about | dict.fromkeys(scores, NONE) | accuracy | dict.fromkeys(("n / failures", "checks"), NONE)
     row = measured.of(r)
     gain = range_text(row.gain_db, sign=True)

@@ -85,25 +85,17 @@ def lines(records: Sequence[Record]) -> Drawn:
     plans = []
     attacked = [r for r in records if isinstance(r, AttackRecord)]
     for key in grouping.settings(records):
-        title, names = grouping.title(key), ", ".join(grouping.chosen(records, key))
-        in_setting = [r for r in attacked if grouping.setting(r.cell) == key]
-        plans += [
+        for observation in grouping.observations(attacked):
+            if observation[0] == key:
+                plans += _of_observation([r for r in attacked if grouping.observation(r.cell) == observation])
+        names = ", ".join(grouping.chosen(records, key))
+        plans.append(
             _Plan(
-                f"Accuracy against PSNR of the strongest attack: {title}",
-                f"A scatter plot, a point a method: {names}. The table of cells has the numbers",
-                lambda stem, of=in_setting: scatter.write(of, stem) if of else [],  # type: ignore[misc]
-            ),
-            _Plan(
-                f"PSNR against the attacked round: {title}",
-                f"Lines over rounds, one for each knowledge of the attacker, a panel for each of {names}",
-                lambda stem, of=in_setting: psnr_by_round.write(of, stem),  # type: ignore[misc]
-            ),
-            _Plan(
-                f"Loss and test accuracy by round: {title}",
+                f"Loss and test accuracy by round: {grouping.title(key)}",
                 f"Lines over the rounds of training: {names}. The table below has the first, best and last values",
                 lambda stem, key=key: curves.write(records, key, QUANTITIES, stem),  # type: ignore[misc]
-            ),
-        ]
+            )
+        )
     plans += [
         _Plan(
             "Accuracy and PSNR against a defence's setting",
@@ -117,6 +109,24 @@ def lines(records: Sequence[Record]) -> Drawn:
         ),
     ]
     return _drawn(plans, MOST_CURVES, "curves")
+
+
+def _of_observation(attacked: Sequence[AttackRecord]) -> list[_Plan]:
+    """The pictures of all attacks on what the server saw in one setting."""
+    title = grouping.observation_title(grouping.observation(attacked[0].cell))
+    names = ", ".join(unique(label(r.cell) for r in attacked))
+    return [
+        _Plan(
+            f"Accuracy against PSNR of the strongest attack: {title}",
+            f"A scatter plot, a point a method: {names}. The table of cells has the numbers",
+            lambda stem: scatter.write(attacked, stem),
+        ),
+        _Plan(
+            f"PSNR against the attacked round: {title}",
+            f"Lines over rounds, one for each knowledge of the attacker, a panel for each of {names}",
+            lambda stem: psnr_by_round.write(attacked, stem),
+        ),
+    ]
 
 
 def _drawn(plans: Sequence[_Plan], most: int, what: str) -> Drawn:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from privbench import spec
 from privbench.records import schema
 from privbench.records.checks import CheckMessage
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.records import quotable
-from reports.records.labels import label, round_label
+from reports.records.labels import label, round_label, round_text
 from reports.records.number_text import NONE, spread_text
 from reports.tables.report import Entry
 
@@ -57,7 +57,10 @@ def entry(
 
 def title(record: Record) -> str:
     """Data set, method, attack and round in one line."""
-    attack = f", {record.attack}, round {round_label(record)}" if isinstance(record, AttackRecord) else ""
+    attack = ""
+    if isinstance(record, AttackRecord | InferenceRecord):
+        where = round_label(record) if isinstance(record, AttackRecord) else round_text(record.cell.round)
+        attack = f", {record.attack}, round {where}"
     return f"{record.cell.train.dataset}, {label(record.cell)}{attack}"
 
 

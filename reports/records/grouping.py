@@ -15,9 +15,10 @@ from privbench import registry
 from privbench.data import partition
 from privbench.records.schema import Record
 from privbench.spec import CellSpec, TrainSpec
-from reports.records.labels import conditions_text, label, networks, unique
+from reports.records.labels import conditions_text, label, networks, observed_words, unique
 
 Setting = tuple[Any, ...]
+Observation = tuple[Setting, tuple[str, ...]]
 R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 
@@ -58,6 +59,21 @@ def stem(key: Setting) -> str:
     return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
 
 
+def observation(cell: CellSpec) -> Observation:
+    """A setting and what the server saw in it: attacks on one image and on sixteen at once are no rivals."""
+    return setting(cell), tuple(observed_words(cell))
+
+
+def observations(records: Sequence[Record]) -> list[Observation]:
+    """Those of some records, in the order of their first record."""
+    return unique(observation(r.cell) for r in records)
+
+
+def observation_title(key: Observation) -> str:
+    """One of them as the heading of a figure, e.g. "digits, 4 clients, quick preset, 16 images per gradient"."""
+    return ", ".join([title(key[0]), *key[1]])
+
+
 def row(cell: CellSpec) -> str:
     """The name of a row: the method with its settings and defence."""
     name = label(cell)
@@ -65,11 +81,15 @@ def row(cell: CellSpec) -> str:
 
 
 def legend_names(names: Sequence[str]) -> list[str]:
-    """The names of some rows for a figure's legend: of variants of one method, the settings alone."""
+    """The names of some rows for a figure's legend: of variants of one method, the settings alone.
+
+    Whole names where something follows the settings, as a defence does.
+    """
     methods = {name.partition(" (")[0] for name in names}
-    if len(methods) > 1 or len(names) < 2:
+    settings = [name.partition(" (")[2] for name in names]
+    if len(methods) > 1 or len(names) < 2 or any(")" in text[:-1] for text in settings):
         return list(names)
-    return [name.partition(" (")[2].removesuffix(")") or name for name in names]
+    return [text.removesuffix(")") or name for name, text in zip(names, settings, strict=True)]
 
 
 def settings(records: Sequence[Record]) -> list[Setting]:

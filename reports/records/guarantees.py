@@ -112,7 +112,13 @@ def text(record: Record) -> str:
         return NO_BOUND
     large = privacy.epsilon >= LARGE
     size = f"{math.ceil(privacy.epsilon):,}" if large else f"{epsilon_bounds.rounded_up(privacy.epsilon):.3g}"
-    return f"{size} (delta {privacy.delta:g}, per {UNITS[privacy.unit]})"
+    return f"{size} (delta {privacy.delta:g}, {unit_text(record)})"
+
+
+def unit_text(record: Record) -> str:
+    """What a guarantee is of, e.g. "per image"; NONE without one."""
+    privacy = worst(record)
+    return NONE if privacy is None else f"per {UNITS[privacy.unit]}"
 
 
 def audited_text(record: Record) -> str:

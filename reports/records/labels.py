@@ -156,12 +156,17 @@ def in_order(records: Sequence[AttackRecord]) -> list[AttackRecord]:
 
 def label(cell: CellSpec) -> str:
     """A column's heading: the method and its defence."""
-    method: str = cell.train.method
-    name = NAMES.get(method, method) + _settings_text(cell)
+    name = variant_name(cell)
     if cell.train.defense == "none":
         return name
     where = " (every step)" if cell.train.where == "step" else ""
     return f"{name} + {_defense_text(cell.train.defense)}{where}"
+
+
+def variant_name(cell: CellSpec) -> str:
+    """The method with its settings, without its defence, e.g. "FedCG (dense GAN)"."""
+    method: str = cell.train.method
+    return NAMES.get(method, method) + _settings_text(cell)
 
 
 def defense_name(name: str) -> str:

@@ -70,9 +70,9 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     """`<data set>-rounds`, a panel per method."""
     return [
         path
-        for key, name in of_attack.stems(records).items()
+        for key, name in of_attack.observation_stems(records).items()
         for path in psnr_by_round.write(
-            [r for r in records if grouping.setting(r.cell) == key], files.inside(folder, f"{name}-rounds")
+            [r for r in records if grouping.observation(r.cell) == key], files.inside(folder, f"{name}-rounds")
         )
     ]
 
@@ -91,7 +91,7 @@ def grids(
     With `strongest` a row is the best attack of a row of the ladder, else every attack has one.
     """
     by_id = {cell.id: cell for cell in cells}
-    names, methods = of_attack.stems(records), unique(label(r.cell) for r in records)
+    names, methods = of_attack.observation_stems(records), unique(label(r.cell) for r in records)
     paths = []
     for block in ladder.blocks([r for r in records if r.cell.round in rounds]):
         first = block.every[0]
@@ -99,7 +99,7 @@ def grids(
             r for r in block.every if r.attack not in registry.FLOORS or r.attack == first.floor.name
         ]  # fmt: skip
         method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
-        stem = files.inside(folder, f"{names[grouping.setting(first.cell)]}{method}-grid-{first.cell.round}")
+        stem = files.inside(folder, f"{names[grouping.observation(first.cell)]}{method}-grid-{first.cell.round}")
         paths += of_attack.write_grid(store, [by_id[r.id] for r in shown], min(first.cell.seeds), stem)
     return paths
 

@@ -398,6 +398,16 @@ def test_the_scatter_has_one_panel_per_round_side_by_side(tmp_path):
         assert a.height < 1.2 * b.height
 
 
+def test_the_panels_of_the_scatter_stand_in_the_order_of_rounds(figure, tmp_path):
+    drawn = figure([r for when in ("last", "best", "10", "0", "2") for r in _of_round(when)], tmp_path)
+    titles = [axes.get_title() for axes in drawn.axes]
+    assert titles == ["round 0 (untrained)", "round 2", "round 10", "last round", "best round"]
+
+
+def _of_round(when):
+    return [record("fedavg", round_=when), record("fedsplit", round_=when)]
+
+
 @pytest.fixture
 def figure(monkeypatch):
     """The last figure that was drawn, laid out."""

@@ -344,6 +344,8 @@ def test_variants_of_one_method_are_rows_of_their_own():
     assert label(trained("fedprox", method_settings={"mu": 0.1}).cell) == "FedProx"
     assert grouping.row(trained("fedsplit").cell) == "FedSplit (LG-FedAvg)"
     assert grouping.legend_names(["FedMD-CG", "FedMD-CG (without kl1)"]) == ["FedMD-CG", "without kl1"]
+    defended = ["Reptile (shots 5)", "Reptile (shots 5) + DP-SGD (epsilon 8)"]
+    assert grouping.legend_names(defended) == defended
 
 
 def test_reconstructions_are_compared_on_the_same_victims():

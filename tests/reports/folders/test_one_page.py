@@ -307,6 +307,17 @@ def test_reconstructions_that_are_gone_are_missed(folder, tmp_path):
     ]
 
 
+def test_a_cell_of_an_inference_is_named_by_it(repository):
+    records = record_lines.read(repository / "docs/results/records/inference.jsonl.xz")
+    whole = cell_table.table(records, {})
+    rows = [dict(zip(whole.columns, row, strict=True)) for row in whole.rows]
+    assert {row["attack"] for row in rows} == {"generator-labels", "label-distribution", "membership-inference"}
+    assert all(row["knowledge"] != "-" for row in rows)
+    distinguishing = ("data set", "method", "defence", "attack", "setting")
+    assert len({tuple(row[name] for name in distinguishing) for row in rows}) == len(rows)
+    assert ", membership-inference, round best" in " ".join(map(provenance.title, records))
+
+
 def test_a_folder_of_training_alone_has_findings_about_accuracy():
     records = [named(record(attack=None, seeds=range(3)))]
     report = one_page.report(of(records), with_pictures=False)

@@ -30,9 +30,11 @@ def audit(claimed=8.0, right=110, p_value=0.4):
     }  # fmt: skip
 
 
-def private(epsilon=8.0, method="fedavg", attack="dlg", psnr=14.0, audited=None, defense=None, **changes):
+def private(
+    epsilon=8.0, method="fedavg", attack="dlg", psnr=14.0, audited=None, defense=None, unit="example", **changes
+):
     """A record under DP-SGD, the second client of which is guaranteed less than the first."""
-    each = [privacy(epsilon / 2), privacy(epsilon)]
+    each = [privacy(epsilon / 2) | {"unit": unit}, privacy(epsilon) | {"unit": unit}]
     per_seed = {"privacy": each, "audit": audited, "guarantee": in_words(each)}
     return record(method, defense or f"dp-sgd:epsilon={epsilon:g}", attack, psnr=psnr, per_seed=per_seed, **changes)
 
@@ -158,6 +160,27 @@ def test_accuracy_and_psnr_are_drawn_against_epsilon(tmp_path, monkeypatch):
         assert values is None or list(sweep.get_ydata()) == values
         assert any(line.get_linestyle() == "--" for line in axes.lines)
     assert not sweep_curve.curves(records, tmp_path)
+
+
+def test_epsilons_of_images_and_of_clients_are_named_apart(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(epsilon_curve.style, "save", lambda figure, stem: figures.append(figure) or [])
+    of_images = [private(epsilon) for epsilon in (1.0, 8.0)]
+    of_clients = private(8.0, defense="dp-fedavg:epsilon=8", unit="client")
+    for records in ([*of_images, of_clients], of_images):
+        epsilon_curve.curves(records, tmp_path)
+    mixed, alike = (_words(figure) for figure in figures)
+    assert {"DP-SGD, per image", "DP-FedAvg, per client"} <= mixed
+    assert "DP-SGD" in alike
+
+
+def _words(figure):
+    """The names of lines, beside them or in a legend."""
+    texts = [
+        *(text for axes in figure.axes for text in axes.texts),
+        *(t for each in figure.legends for t in each.get_texts()),
+    ]
+    return {" ".join(text.get_text().split()) for text in texts}
 
 
 def test_one_epsilon_draws_no_figure(tmp_path):

@@ -232,6 +232,27 @@ def test_two_names_of_one_round_are_one_point():
     assert (when, row.name) == (7, best.attack)
 
 
+def test_best_rounds_whose_average_was_attacked_too_are_not_that_round(tmp_path, drawn):
+    best, eight = record(seeds=(0, 2), round_="best", psnr=15.0), record(seeds=(0, 2), round_="8", psnr=30.0)
+    assert best.rounds == [7, 9]
+    by_round = dict(psnr_by_round.by_round([best, eight]))
+    assert [by_round[8], by_round[psnr_by_round.BEHIND * 8]] == [[eight], [best]]
+    psnr_by_round.write([record(seeds=(0, 2), round_="0", psnr=40.0), best, eight], tmp_path / "x")
+    (axes,) = drawn[0].axes
+    assert list(axes.containers[0].lines[0].get_xdata()) == [0, 8, psnr_by_round.BEHIND * 8]
+
+
+def test_a_method_that_was_attacked_at_one_round_has_a_floor_that_can_be_seen(tmp_path, drawn):
+    once = record("fedcg", round_="best", psnr=20.0)
+    psnr_by_round.write([*rounds(), once], tmp_path / "x")
+    drawn[0].draw_without_rendering()
+    axes = drawn[0].axes[1]
+    (floor,) = (line for line in axes.lines if line.get_color() == psnr_by_round.FLOOR["color"])
+    assert list(floor.get_ydata()) == [once.floor.psnr_db] * 2
+    assert floor.get_window_extent().width == pytest.approx(axes.get_window_extent().width, rel=0.01)
+    assert axes.patches[0].get_window_extent().height > 0
+
+
 def test_there_is_no_curve_of_one_round(tmp_path):
     assert psnr_by_round.write(rungs(), tmp_path / "x") == []
 
