@@ -116,19 +116,16 @@ class DefenseEntry(BaseModel):
         # Of a composition each by itself, and what its whole says it does.
         for one in (settings, *described.single(settings)):
             kinds = described.kinds(one)
-            if kinds & {"clip", described.CLIPS_IMAGES} and not _is_clip(one.get("clip")):
+            if kinds & {"clip", described.CLIPS_IMAGES} and not (one.get("clip") and _is_amount(one["clip"])):
                 raise ValueError(f"the defence {one['name']} should have a clip above 0")
             if "quantize" in kinds and not _is_bits(one.get("bits")):
                 raise ValueError(f"the defence {one['name']} should have {limits.LEAST_BITS} to {limits.BITS} bits")
-            if not _is_variance(one.get("variance", 0)):
+            if not _is_amount(one.get("variance", 0)):
                 raise ValueError(f"the defence {one['name']} should have a variance of 0 or more")
 
 
-def _is_clip(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 < value < math.inf
-
-
-def _is_variance(value: object) -> bool:
+def _is_amount(value: object) -> bool:
+    """Whether it is a finite number of 0 or more."""
     return isinstance(value, int | float) and type(value) is not bool and 0 <= value < math.inf
 
 
