@@ -130,13 +130,10 @@ def started(place, options, monkeypatch, capsys):
 
 def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_path):
     """Killed outright, by a worker of its own that has a complete round; the next start ends with the numbers of one left alone."""
-    script = tmp_path / "start.py"
-    script.write_text(
-        "import multiprocessing, os, signal, sys, time\n"
-        "from pathlib import Path\n"
-        "from benchmarks import published\n"
+    # Python imports this module where a process begins. A worker does not run the script of its start again.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import multiprocessing, os, signal, time\n"
         "from privbench.training import checkpoint\n"
-        "from tests.benchmarks.test_published import small\n"
         "keep = checkpoint.keep\n"
         "def kept(folder, spec, state):\n"
         "    keep(folder, spec, state)\n"
@@ -144,14 +141,19 @@ def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_
         "        os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)\n"
         "        time.sleep(600)\n"
         "checkpoint.keep = kept\n"
-        "if __name__ == '__main__':\n"
-        "    published.train(small((100,))[:2], Path(sys.argv[1]), None, 'cpu', 2)\n"
+    )
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from benchmarks import published\n"
+        "from tests.benchmarks.test_published import small\n"
+        "published.train(small((100,))[:2], Path(sys.argv[1]), None, 'cpu', 2)\n"
     )
     columns = small((100,))[:2]
     store, cells = Store(tmp_path / "killed"), [cell for column in columns for cell in column]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     # The workers write to the same pipe, so that its end comes when they have followed their parent.
-    start = [sys.executable, str(script), str(store.root)]
+    start = [sys.executable, "-c", script, str(store.root)]
     ended = subprocess.run(start, env=environment, stdout=subprocess.PIPE).returncode
     assert ended == -signal.SIGKILL
     states = [published.state(store, cell) for cell in cells]
