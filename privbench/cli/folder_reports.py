@@ -46,10 +46,11 @@ def show_page(runs: Path, out: Path | None) -> None:
 
 
 def show(runs: Path) -> None:
-    """Prints findings, cells and what is left out; draws and writes nothing."""
-    to = console.results()
+    """Prints findings, cells, what inferences state and what is left out; draws and writes nothing."""
+    to, section = console.results(), ""
     for table in one_page.report(contents.read(runs), with_pictures=False).tables:
-        if table.is_detail or table.is_part:
+        section = section if table.is_part else table.title
+        if table.is_detail or (table.is_part and section not in one_page.SHOWN):
             continue
         if table.rows:
             render.show(table.title, table.columns, table.rows, to)

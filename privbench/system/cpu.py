@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 _share: Any = None  # set once in each worker process: how many cores every job in flight may use just now, as the parent last said
 
 
 def cores() -> int:
-    """How many processes may run at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many processes may run at once: at most the cores that the process, its container or LOKY_MAX_CPU_COUNT is limited to."""
+    from loky import cpu_count
+
+    return int(cpu_count())
 
 
 def threads(alone: int) -> int:

@@ -28,12 +28,13 @@ HOW = (
 def table(records: Sequence[Record], messages: Mapping[str, Sequence[CheckMessage]]) -> Table:
     """A row for each record, in the order given; `messages` of attacks by record (reports/records/table_checks.py).
 
-    What all cells have in common stands above it once.
+    What all cells have in common stands above it once. What none of them has is left out.
     """
     settings, common = distinct([setting(r.cell) for r in records])
     rows = [_row(r, messages.get(r.id, ())) | {"setting": text} for r, text in zip(records, settings, strict=True)]
     alike = [name for name in COMMON if len({row[name] for row in rows}) == 1]
-    columns = [name for name in rows[0] if name not in alike]
+    empty = [name for name in rows[0] if all(row[name] == NONE for row in rows)]
+    columns = [name for name in rows[0] if name not in (*alike, *empty)]
     same = [*(f"{name} {rows[0][name]}" for name in alike if rows[0][name] != NONE), *common]
     return Table(
         "Cells",

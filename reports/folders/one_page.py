@@ -23,8 +23,8 @@ FINDINGS, LEFT_OUT = "Findings", "Not on this page"
 MOST_CELLS = 1000
 MOST_FINDINGS, MOST_DIFFERENCES = 30, 10
 MOST_FORMS = 12  # tables of methods side by side
-# Titles of lists that the terminal shows, too.
-SHOWN = (FINDINGS, LEFT_OUT)
+# Titles of the lists that the terminal shows, too, and the tables that are their parts.
+SHOWN = (FINDINGS, inference_table.TITLE, LEFT_OUT)
 SORRY = "The figures need reconstructions, which a file of records does not hold."
 
 

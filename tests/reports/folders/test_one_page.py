@@ -17,7 +17,7 @@ from reports.folders import cell_table, contents, one_page, pictures, provenance
 from reports.folders.contents import Contents
 from reports.records import ceiling, measured, table_checks
 from reports.records.number_text import range_text
-from reports.tables import report_files
+from reports.tables import inference_table, report_files
 from tests.browser import Opened, chromium
 from tests.builders.records import changed, record, with_knowledge, with_psnr
 
@@ -381,3 +381,13 @@ def test_cells_of_an_earlier_revision_of_their_attack_are_counted_and_not_shown(
 def with_method(r, method):
     train = r.cell.train.model_copy(update={"method": method})
     return r.model_copy(update={"cell": r.cell.model_copy(update={"train": train})})
+
+
+def test_the_terminal_shows_what_inferences_state(repository, command):
+    """Inferences alone have no PSNR: without their tables only accuracy was printed. Columns that no cell fills are left out."""
+    ran = command("report", repository / "docs/results/records/property-inference.jsonl.xz")
+    assert ran.status == 0, ran.err
+    record = record_lines.read(repository / "docs/results/records/property-inference.jsonl.xz")[0]
+    assert f"{inference_table.score(record).mean:.3f}" in ran.out
+    assert "PSNR" not in ran.out
+    assert "failures" not in ran.out
