@@ -81,7 +81,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
         _intervals(panels[1], values, best, styles[name])
         ends[0].append(Point(name, styles[name]["color"], values[-1], accuracies[-1].mean))
         ends[1].append(Point(name, styles[name]["color"], values[-1], best[-1].psnr_db.mean))
-    floors = {epsilon: strongest(attacks).floor.psnr_db for points in series.values() for epsilon, attacks in points}
+    floors = _floors(series)
     panels[1].plot(sorted(floors), [floors[epsilon] for epsilon in sorted(floors)], **FLOOR)
     ends[1].append(Point(FLOOR_NAME, FLOOR["color"], last, floors[last]))
     if bare:
@@ -96,6 +96,15 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     handles += [style.handle(BARE_NAME, **BARE)] if bare else []
     line_ends.draw(figure, list(zip(panels, ends, strict=True)), [*handles, style.handle(FLOOR_NAME, **FLOOR)])
     return style.save(figure, stem)
+
+
+def _floors(series: Series) -> dict[float, float]:
+    """Epsilon -> the best floor in dB, of several defences with one epsilon the highest."""
+    floors: dict[float, float] = {}
+    for points in series.values():
+        for epsilon, attacks in points:
+            floors[epsilon] = max(strongest(attacks).floor.psnr_db, floors.get(epsilon, 0.0))
+    return floors
 
 
 def _intervals(axes: Axes, values: Sequence[float], best: Sequence[Measured], line_style: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Epsilon in every table and in the figure, where some row has a guarantee, and nowhere else."""
 
 import io
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -172,6 +173,14 @@ def test_epsilons_of_images_and_of_clients_are_named_apart(tmp_path, monkeypatch
     mixed, alike = (_words(figure) for figure in figures)
     assert {"DP-SGD, per image", "DP-FedAvg, per client"} <= mixed
     assert "DP-SGD" in alike
+
+
+def test_the_floor_of_defences_with_one_epsilon_is_the_highest(monkeypatch):
+    levels = {"high": 14.0, "low": 11.0}
+    floor_of = lambda name: SimpleNamespace(floor=SimpleNamespace(psnr_db=levels[name]))  # noqa: E731
+    monkeypatch.setattr(epsilon_curve, "strongest", floor_of)
+    for names in (("high", "low"), ("low", "high")):
+        assert epsilon_curve._floors({name: [(8.0, name)] for name in names}) == {8.0: 14.0}
 
 
 def _words(figure):
