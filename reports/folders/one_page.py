@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from privbench import registry
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
+from privbench.spec import CellSpec
 from reports.figures import curves
 from reports.folders import cell_table, pictures, provenance
 from reports.folders.contents import Contents
 from reports.records import comparison, grouping, remarks, table_checks
-from reports.records.labels import group, groups, in_order, label, title_of, unique
+from reports.records.labels import group, in_order, label, title_of, unique
 from reports.records.measured import strongest
 from reports.records.number_text import NONE, spread_text
 from reports.records.quotable import SMOKE_NOTE, is_quotable, quotable
@@ -89,12 +91,13 @@ def _findings(records: Sequence[Record]) -> Table:
     attacked = [
         r for r in quotable([r for r in records if isinstance(r, AttackRecord)]) if r.attack not in registry.FLOORS
     ]
-    keys = groups(attacked)
-    names, common = cell_table.distinct([title_of(key).split(", ") for key in keys]) if keys else ([], [])
+    keys = unique((group(r.cell), _trained(r.cell)) for r in attacked)
+    parts = [[*title_of(key).split(", "), *([f"trained with {trained}"] if trained else [])] for key, trained in keys]
+    names, common = cell_table.distinct(parts) if keys else ([], [])
     rows = [
         (f"{name}, {words}" if words != NONE else name, strongest(of_method))
         for key, words in zip(keys, names, strict=True)
-        for name, of_method in _by_method([r for r in attacked if group(r.cell) == key]).items()
+        for name, of_method in _by_method([r for r in attacked if (group(r.cell), _trained(r.cell)) == key]).items()
     ]
     rows.sort(key=lambda each: (not each[1].is_significant, -each[1].gain_db.mean))
     lines = [sentences.in_one(row, where) for where, row in rows[:MOST_FINDINGS]]
@@ -124,6 +127,19 @@ def _findings(records: Sequence[Record]) -> Table:
     return Table(FINDINGS, (), (), lines, text=text)
 
 
+def _trained(cell: CellSpec) -> str:
+    """What of its training is not as in its preset, in words."""
+    return remarks.override_text(remarks.training_overrides(cell))
+
+
+def _of_several_schedules(cells: Sequence[CellSpec]) -> set[tuple[Any, ...]]:
+    """The groups in which one method with one defence was trained by several schedules: each is a table of its own."""
+    schedules: dict[tuple[Any, ...], set[str]] = {}
+    for cell in cells:
+        schedules.setdefault((group(cell), label(cell)), set()).add(_trained(cell))
+    return {key for (key, _), of_column in schedules.items() if len(of_column) > 1}
+
+
 def _by_method(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     return {name: [r for r in records if label(r.cell) == name] for name in unique(label(r.cell) for r in records)}
 
@@ -151,7 +167,15 @@ def _pictures(contents: Contents, records: Sequence[Record]) -> tuple[list[Table
 def _forms(contents: Contents, attacked: Sequence[AttackRecord], left_out: list[str]) -> list[Table]:
     """Methods side by side, a table for each data set, round and setting."""
     gaps = [gap for gap in contents.gaps if gap.cell.attack is not None]
-    forms = [Table(*form, is_part=True) for form in published_form.compact(attacked, gaps)] if attacked else []
+    cells = [*(r.cell for r in attacked), *(gap.cell for gap in gaps)]
+    several = _of_several_schedules(cells)
+    schedules = {cell.id: _trained(cell) if group(cell) in several else "" for cell in cells}
+    forms = []
+    for schedule in unique(schedules[r.cell.id] for r in attacked):
+        alike = [r for r in attacked if schedules[r.cell.id] == schedule]
+        for form in published_form.compact(alike, [gap for gap in gaps if schedules[gap.cell.id] == schedule]):
+            title = f"{form.title}, trained with {schedule}" if schedule else form.title
+            forms.append(Table(title, form.columns, form.rows, is_part=True))
     if len(forms) > MOST_FORMS:
         left_out.append(
             f"{len(forms) - MOST_FORMS} of {len(forms)} tables of methods side by side; their numbers stand in the table of cells"

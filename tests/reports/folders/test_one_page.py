@@ -391,3 +391,29 @@ def test_the_terminal_shows_what_inferences_state(repository, command):
     assert f"{inference_table.score(record).mean:.3f}" in ran.out
     assert "PSNR" not in ran.out
     assert "failures" not in ran.out
+
+
+def test_one_method_trained_by_several_schedules_is_several_findings_and_tables():
+    """Methods of one table may have schedules of their own; one column may not have two, of which the worse would hide."""
+
+    def trained_at(rate, method, psnr):
+        changed = record(method, psnr=psnr)
+        train = changed.cell.train
+        task = train.schedule.task.model_copy(update={"lr": rate})
+        schedule = train.schedule.model_copy(update={"task": task})
+        cell = changed.cell.model_copy(update={"train": train.model_copy(update={"schedule": schedule})})
+        return named(changed.model_copy(update={"cell": cell}))
+
+    usual, other = named(record(psnr=15.0)), trained_at(0.1, "fedavg", 25.0)
+    assert usual.id != other.id
+    sides = []
+    for records in ([usual, other], [usual, trained_at(0.1, "fedsplit", 25.0)]):
+        report = one_page.report(of(records), with_pictures=False)
+        assert sum("trained with task.lr 0.1" in line for line in report.tables[0].notes) == 1
+        assert any("task.lr 0.1" in cell for row in report.tables[1].rows for cell in row)
+        start = [table.title for table in report.tables].index("Methods side by side")
+        sides.append([table for table in report.tables[start + 1 :] if table.is_part and len(table.columns) > 1])
+    (plain, changed), (both,) = sides
+    assert "trained with task.lr 0.1" in changed.title
+    assert "trained with" not in plain.title
+    assert both.columns == ["", "FedAvg", "FedSplit"]
