@@ -91,13 +91,14 @@ def _findings(records: Sequence[Record]) -> Table:
     attacked = [
         r for r in quotable([r for r in records if isinstance(r, AttackRecord)]) if r.attack not in registry.FLOORS
     ]
-    keys = unique((group(r.cell), _trained(r.cell)) for r in attacked)
+    tables = {r.id: (group(r.cell), _trained(r.cell)) for r in attacked}
+    keys = unique(tables.values())
     parts = [[*title_of(key).split(", "), *([f"trained with {trained}"] if trained else [])] for key, trained in keys]
     names, common = cell_table.distinct(parts) if keys else ([], [])
     rows = [
         (f"{name}, {words}" if words != NONE else name, strongest(of_method))
         for key, words in zip(keys, names, strict=True)
-        for name, of_method in _by_method([r for r in attacked if (group(r.cell), _trained(r.cell)) == key]).items()
+        for name, of_method in _by_method([r for r in attacked if tables[r.id] == key]).items()
     ]
     rows.sort(key=lambda each: (not each[1].is_significant, -each[1].gain_db.mean))
     lines = [sentences.in_one(row, where) for where, row in rows[:MOST_FINDINGS]]
