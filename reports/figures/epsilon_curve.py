@@ -7,7 +7,7 @@ others of a client, which are no equals, names say so. The same method without a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     epsilons = [epsilon for points in series.values() for epsilon, _ in points]
     last = max(epsilons)
     ends: list[list[Point]] = [[], []]
+    floors: dict[float, float] = {}
     for name, points in series.items():
         best = [strongest(attacks) for _, attacks in points]
         accuracies = [attacks[0].accuracy for _, attacks in points]
@@ -79,9 +80,9 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
             values, [a.mean for a in accuracies], yerr=[a.std or 0.0 for a in accuracies], capsize=2, **styles[name]
         )
         _intervals(panels[1], values, best, styles[name])
+        floors |= _floors(values, best, floors)
         ends[0].append(Point(name, styles[name]["color"], values[-1], accuracies[-1].mean))
         ends[1].append(Point(name, styles[name]["color"], values[-1], best[-1].psnr_db.mean))
-    floors = _floors(series)
     panels[1].plot(sorted(floors), [floors[epsilon] for epsilon in sorted(floors)], **FLOOR)
     ends[1].append(Point(FLOOR_NAME, FLOOR["color"], last, floors[last]))
     if bare:
@@ -98,13 +99,10 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     return style.save(figure, stem)
 
 
-def _floors(series: Series) -> dict[float, float]:
-    """Epsilon -> the best floor in dB, of several defences with one epsilon the highest."""
-    floors: dict[float, float] = {}
-    for points in series.values():
-        for epsilon, attacks in points:
-            floors[epsilon] = max(strongest(attacks).floor.psnr_db, floors.get(epsilon, 0.0))
-    return floors
+def _floors(values: Sequence[float], best: Sequence[Measured], others: Mapping[float, float]) -> dict[float, float]:
+    """Epsilon -> the best floor in dB of one defence, or that of the `others` with this epsilon where it is higher."""
+    each = zip(values, best, strict=True)
+    return {epsilon: max(row.floor.psnr_db, others.get(epsilon, row.floor.psnr_db)) for epsilon, row in each}
 
 
 def _intervals(axes: Axes, values: Sequence[float], best: Sequence[Measured], line_style: dict[str, Any]) -> None:

@@ -54,15 +54,13 @@ def method_and_defence(cell: CellSpec) -> tuple[str, str]:
 
 def setting(cell: CellSpec) -> list[str]:
     """What a cell has beside its data set, round, method, defence and attack: preset, clients, what is not as in the preset."""
-    changed = [f"{name} {value}" for name, value in sorted(remarks.training_overrides(cell).items())]
+    changed = sorted(remarks.training_overrides(cell).items())
     if cell.attack is None:
-        return [*grouping.title(grouping.setting(cell)).split(", ")[1:], *changed]
-    conditions = title_of(group(cell)).partition(f"round {round_text(cell.round)}, ")[2].split(", ")
-    return [
-        *conditions,
-        *changed,
-        *(f"{name} {value}" for name, value in sorted(remarks.attack_overrides(cell).items())),
-    ]
+        conditions = grouping.title(grouping.setting(cell)).split(", ")[1:]
+    else:
+        conditions = title_of(group(cell)).partition(f"round {round_text(cell.round)}, ")[2].split(", ")
+        changed += sorted(remarks.attack_overrides(cell).items())
+    return [*conditions, *(f"{name} {value}" for name, value in changed)]
 
 
 def data_set(cell: CellSpec) -> str:

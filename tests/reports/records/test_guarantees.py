@@ -1,7 +1,7 @@
 """Epsilon in every table and in the figure, where some row has a guarantee, and nowhere else."""
 
 import io
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from privbench.execution.privacy import in_words
 from privbench.scoring import epsilon_bounds
 from reports.figures import epsilon_curve, sweep_curve
-from reports.records import guarantees, table_checks
+from reports.records import guarantees, measured, table_checks
 from reports.records.labels import label
 from reports.tables import attack_table, ladder, ladder_summary, report_files
 from reports.tables.training import accuracy_table
@@ -175,12 +175,23 @@ def test_epsilons_of_images_and_of_clients_are_named_apart(tmp_path, monkeypatch
     assert "DP-SGD" in alike
 
 
-def test_the_floor_of_defences_with_one_epsilon_is_the_highest(monkeypatch):
-    levels = {"high": 14.0, "low": 11.0}
-    floor_of = lambda name: SimpleNamespace(floor=SimpleNamespace(psnr_db=levels[name]))  # noqa: E731
-    monkeypatch.setattr(epsilon_curve, "strongest", floor_of)
-    for names in (("high", "low"), ("low", "high")):
-        assert epsilon_curve._floors({name: [(8.0, name)] for name in names}) == {8.0: 14.0}
+def test_the_floor_of_defences_with_one_epsilon_is_the_highest(tmp_path, monkeypatch):
+    """The line of floors as it is drawn, whichever of the defences comes last."""
+    of_defence = {"dp-sgd": 14.0, "dp-fedavg": 11.0}
+
+    def strongest(attacks):
+        best = measured.strongest(attacks)
+        floor = next(level for name, level in of_defence.items() if attacks[0].cell.train.defense.startswith(name))
+        return replace(best, victims=tuple(v.model_copy(update={"floors": {"grey": floor}}) for v in best.victims))
+
+    figures = []
+    monkeypatch.setattr(epsilon_curve, "strongest", strongest)
+    monkeypatch.setattr(epsilon_curve.style, "save", lambda figure, stem: figures.append(figure) or [])
+    records = [private(1.0), private(8.0), private(8.0, defense="dp-fedavg:epsilon=8")]
+    for each in (records, records[::-1]):
+        epsilon_curve.curves(each, tmp_path)
+        floors = [line for line in figures[-1].axes[1].lines if list(line.get_xdata()) == [1.0, 8.0]]
+        assert [14.0, 14.0] in [list(line.get_ydata()) for line in floors]
 
 
 def _words(figure):
