@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from privbench.errors import UserError
 
 _share: Any = None  # set once in each worker process: how many cores every job in flight may use just now, as the parent last said
 
 
 def cores() -> int:
-    """How many processes may run at once: at most the cores that the process, its container or LOKY_MAX_CPU_COUNT is limited to."""
+    """How many processes may run at once: at most the cores that the process, its container or LOKY_MAX_CPU_COUNT is limited to.
+
+    UserError where LOKY_MAX_CPU_COUNT is no whole number.
+    """
     from loky import cpu_count
 
-    return int(cpu_count())
+    try:
+        return int(cpu_count())
+    except ValueError as error:
+        limit = os.environ.get("LOKY_MAX_CPU_COUNT")
+        raise UserError(
+            f"LOKY_MAX_CPU_COUNT must be a whole number of cores, got {limit!r}; set it again, or unset it"
+        ) from error
 
 
 def threads(alone: int) -> int:
