@@ -71,11 +71,11 @@ attack-table: $(READY) ## train, attack, write the privacy table and the grids: 
 ladder: $(READY) ## attack the five columns by the ladder, before and after training (finished cells are reused)
 	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
-test: $(READY) ## run the tests
-	$(call PYTEST,not thorough)
+test: $(READY) ## run the tests, but for those that take a second or more each
+	$(call PYTEST,not slow and not thorough)
 
-test-thorough: $(READY) ## run what `make test` has in a small form only: claims that take minutes to measure
-	$(call PYTEST,thorough)
+test-thorough: $(READY) ## run what `make test` leaves out: tests of a second or more each, and claims that take minutes to measure
+	$(call PYTEST,slow or thorough)
 
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
@@ -99,7 +99,7 @@ check: $(READY) ## check format, lint and types, then run the tests, which hold 
 	$(IN_VENV) -m ruff check .
 	$(IN_VENV) -m mypy
 	@echo "Files of more than 300 lines, which could be two:"; wc -l $$(git ls-files '*.py') | awk '$$1 > 300 && $$2 != "total"'
-	$(call PYTEST,not thorough)
+	$(call PYTEST,not slow and not thorough)
 
 docs: $(READY) ## write the generated blocks of README.md and docs/ again, then the site of the documents to build/site
 	$(IN_VENV) -m reports.documents

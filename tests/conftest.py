@@ -13,6 +13,8 @@ from typing import NamedTuple
 import hypothesis
 import pytest
 
+from tests import slow
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; worker processes inherit it
 THREADS = int(os.environ["OMP_NUM_THREADS"])
 os.environ["MPLBACKEND"] = "Agg"
@@ -99,15 +101,24 @@ ANY_ARITHMETIC = (
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Marks the numerical tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Marks the numerical tests and the slow ones; an error where tests/slow.txt names a test that is no longer there."""
     here = Path(__file__).parent
+    slow_tests, collected = slow.listed(), set()
     for item in items:
         if not item.path.is_relative_to(here):
             continue
         module = item.path.relative_to(here).as_posix()
+        name = f"{module}::{item.nodeid.partition('::')[2]}"
+        collected.add(name)
+        if name in slow_tests:
+            item.add_marker(pytest.mark.slow)
         if not {module, f"{module}::{item.originalname}"} & {*NOT_NUMERICAL, *ANY_ARITHMETIC}:
             item.add_marker(pytest.mark.numerical)
+    # Single tests, and those that failed last, are no whole modules.
+    in_part = any("::" in argument for argument in config.args) or config.getoption("lf", False)
+    if not in_part and (lost := slow.lost(slow_tests, collected)):
+        raise pytest.UsageError(f"tests/slow.txt names tests that are not there; correct or remove: {', '.join(lost)}")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ PYTHON = """#!/bin/sh
 echo "python $*" >> {log}
 case "$*" in
   "-m mypy") set -- -m mypy --version ;;  # minutes without a cache, and `make check` runs it for all
-  "-m pytest "*"-m thorough"*|"-m tests.portable "*|"-m tests.fuzz "*|"-m benchmarks"*) exit {status} ;;
+  "-m pytest "*"-m slow or thorough"*|"-m tests.portable "*|"-m tests.fuzz "*|"-m benchmarks"*) exit {status} ;;
 esac
 exec {executable} "$@"
 """
@@ -137,12 +137,12 @@ def test_ladder_runs_the_study(make, output_of, tmp_path):
 def test_test_runs_pytest(make):
     out, ran = make("test", "WORKERS=0", QUICK_TESTS)
     assert " passed" in out.splitlines()[-1]
-    assert ran[0].startswith("python -m pytest -n 0 --dist worksteal -m not thorough ")
+    assert ran[0].startswith("python -m pytest -n 0 --dist worksteal -m not slow and not thorough ")
 
 
 def test_test_thorough_runs_the_tests_that_test_leaves_out(make, repository):
     _, (ran,) = make("test-thorough", "PYTEST_ARGS=-q tests/a.py")
-    assert ran == "python -m pytest -n 2 --dist worksteal -m thorough -q tests/a.py"
+    assert ran == "python -m pytest -n 2 --dist worksteal -m slow or thorough -q tests/a.py"
 
 
 def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, capsys):
