@@ -103,6 +103,12 @@ def best_floor(victims: Sequence[Victim]) -> Floor:
     return Floor(name, floors[name])
 
 
+def gain(victim: Victim, floor: str) -> float:
+    """What one victim's PSNR is over that floor, dB; at most 0 where the attack gave up or did not apply."""
+    over = victim.psnr_db - victim.floors[floor]
+    return over if victim.outcome == "reconstructed" else min(over, 0.0)
+
+
 def averages(trainings: Sequence[SeedTraining]) -> Averages:
     """Each metric's mean over the clients of each seed, with mean and standard deviation over seeds."""
     names = [name for name in Averages._fields if name != "global_accuracy"]

@@ -239,6 +239,10 @@ def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
     }
 
 
+def _earlier_revisions(root: Path) -> str:
+    return published_runs.earlier_revisions({name: published.read_all(root, [name]) for name in published.names(root)})
+
+
 BLOCKS: Blocks = {
     ACTIVE: published.of_attacks(ACTIVE, _active_servers),
     f"{ACTIVE}-checks": published.of_attacks(ACTIVE, _checks_of_clients),
@@ -272,6 +276,7 @@ BLOCKS: Blocks = {
     PROPERTY: published.of_all(PROPERTY, _text_of(inference_table.report)),
     f"{TRAINED}-shorter": published.of_attacks(TRAINED, findings.between_rounds, 20, 25),
     "published-runs": _published_runs,
+    "earlier-revisions": _earlier_revisions,
     "published-claims": published.of_attacks(TRAINED, findings.beside_printed),
     "published-claims-untrained": published.of_attacks(TRAINED, findings.beside_printed, UNTRAINED),
     QUICK: lambda root: findings.beside_printed(

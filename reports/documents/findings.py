@@ -71,7 +71,7 @@ def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
             name,
             f"{method_records[0].accuracy.mean:.1f}", NONE if accuracy is None else f"{accuracy.value:.1f}",
             f"{plain.scores.psnr_db:.1f}", NONE if psnr is None else f"{psnr.value:.1f}",
-            f"{best.psnr_db.mean - best.gain_db.mean:.1f}",
+            f"{best.floor.psnr_db:.1f}",
             _named_score(best), " or ".join(unique(map(knowledge_text, best.attacks))), _of_active(active),
         ])  # fmt: skip
     return render.markdown(BESIDE_PRINTED, rows)
@@ -134,10 +134,16 @@ def setting(records: Sequence[AttackRecord]) -> str:
         [
             f"Data set {_named(t.dataset for t in train)}, {_named(t.backbone for t in train)}, "
             f"{span(sorted({t.clients for t in train}))} clients, preset {preset}; seeds {_seeds_text(records)}, "
-            f"{span(sorted({r.scores.n for r in records}))} victims, images per gradient: {images}.",
+            f"{span(sorted({r.scores.n for r in records}))} victims, images per gradient: {images}.{pooled_uploads(records)}",
             f"{sentences.machines(records)}. {_revisions(records)}",
         ]
     )
+
+
+def pooled_uploads(records: Sequence[AttackRecord]) -> str:
+    """From how many uploads of a client attacks learn that pool them, as a sentence to follow; nothing where none does."""
+    counts = sorted({r.knowledge.pools for r in records if r.knowledge.pools is not None})
+    return f" Attacks that pool learn from {span(counts)} upload{'s' * (counts != [1])} of a client." if counts else ""
 
 
 def _seeds_text(records: Sequence[Record]) -> str:

@@ -27,6 +27,14 @@ def path_of(root: Path, name: str) -> Path:
     return root / FOLDER / "records" / f"{name}{record_lines.ENDING}"
 
 
+def names(root: Path) -> list[str]:
+    """Of all tables that have records."""
+    return sorted(
+        path.name.removesuffix(record_lines.ENDING)
+        for path in (root / FOLDER / "records").glob(f"*{record_lines.ENDING}")
+    )
+
+
 @cache
 def read(path: Path) -> tuple[Record, ...]:
     """The records of one table; UserError where one is damaged.

@@ -1,12 +1,13 @@
-"""How far the runs of the published settings are: which seeds were trained, and which of them attacked, as far as records say."""
+"""What there is of committed records: which seeds of the published settings were trained and attacked, and what earlier code made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.records.schema import Record
 from reports.records.labels import label, place, round_place, unique
 from reports.records.number_text import NONE, whole_numbers
@@ -23,6 +24,22 @@ def table(records: Sequence[Record]) -> str:
         of_run = [r for r in ordered if (registry.short(r.cell.train.dataset), label(r.cell)) == (dataset, method)]
         rows.append([dataset, method, _seeds(of_run), _rounds([r for r in of_run if r.cell.attack])])
     return render.markdown(COLUMNS, rows)
+
+
+def earlier_revisions(tables: Mapping[str, Sequence[Record]]) -> str:
+    """A row a table and attack whose code changed after its records were made, in a way that could change what it returns.
+
+    tables   name -> records
+    """
+    rows = []
+    for name, records in tables.items():
+        old = [r.cell for r in records if not presets.is_of_today(r.cell)]
+        changes = Counter((c.attack or "", c.attack_revision, presets.revision_of(c)) for c in old)
+        rows += [
+            [f"`{name}`", f"`{attack}`", str(then), str(now), str(count)]
+            for (attack, then, now), count in sorted(changes.items())
+        ]
+    return render.markdown(("records", "attack", "their revision", "today's", "rows"), rows)
 
 
 def _rounds(attacked: Sequence[Record]) -> str:

@@ -1,10 +1,14 @@
 """What a row of a table is about: the victims of one attack, or those of the strongest of several.
 
 The strongest of several attacks is a maximum, and a maximum flatters itself: of attacks that are equally strong, the one that these
-victims happened to suit looks stronger than it is. So the strongest is chosen on one half of the victims and reported on the
-other, both ways; a row's numbers are over both halves, and where the halves choose unlike attacks it names both. Halves are fixed:
-victims in the order of seed, client and digest of their images, every second one, so that seeds and clients have equal
-shares of both. A row of a ladder may then lie below one with less knowledge: rows are monotone in expectation only.
+networks and victims happened to suit looks stronger than it is. So the strongest is chosen on all other seeds and reported on each:
+victims of one seed share their networks, and an attack what it trained for them. A row's numbers are over all seeds, and it names
+every attack that some seeds chose. A row of a ladder may then lie below one with less knowledge: rows are monotone in
+expectation only.
+
+Of one seed, or of attacks that were not made on the same seeds, the strongest is chosen on one half of the victims and reported on
+the other, both ways. Halves are fixed: victims in the order of seed, client and digest of their images, every second one, so
+that seeds and clients have equal shares of both. What an attack owes to the luck of a seed's networks is in both halves, and stays.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 
 from privbench import registry
 from privbench.records.entries import Name, Victim
-from privbench.records.means import Floor, Scores, best_floor, scores_of
+from privbench.records.means import Floor, Scores, best_floor, gain, scores_of
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
@@ -27,8 +31,8 @@ from reports.records.published import papers_attack_on
 ORACLE = "L8"  # the rung of the references, which have the victim's own networks
 EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
 CHOSEN = (
-    "'Strongest' is chosen on one half of the victims and reported on the other, both ways; "
-    "rows are monotone in expectation only."
+    "'Strongest' is chosen on the other seeds and reported on each; of one seed it is chosen on one half of the victims and "
+    "reported on the other, both ways. Rows are monotone in expectation only."
 )
 
 
@@ -36,7 +40,7 @@ CHOSEN = (
 class Measured:
     """Some victims, each as one attack left it."""
 
-    attacks: tuple[AttackRecord, ...]  # whose victims they are: one, or one for each half
+    attacks: tuple[AttackRecord, ...]  # whose victims they are: one, or those that some seeds or halves chose
     victims: tuple[Victim, ...]
 
     @property
@@ -46,7 +50,7 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """The attack, or both, e.g. "decoder/surrogate"."""
+        """The attack, or all of them, e.g. "decoder/surrogate"."""
         return "/".join(dict.fromkeys(r.attack for r in self.attacks))
 
     @cached_property
@@ -66,8 +70,12 @@ class Measured:
 
     @cached_property
     def gains(self) -> list[float]:
-        """Each victim's PSNR less its own score of the best floor."""
-        return [v.psnr_db - v.floors[self.floor.name] for v in self.victims]
+        """Each victim's PSNR less its own score of the best floor; at most 0 where nothing was reconstructed.
+
+        What an attack returns that gave up, or did not apply, is a mean of images that it knows. Where that mean is better than the
+        floor, it is a better floor and no gain.
+        """
+        return [gain(v, self.floor.name) for v in self.victims]
 
     @cached_property
     def gain_db(self) -> Interval:
@@ -86,11 +94,8 @@ class Measured:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds.
-
-        One that reconstructed nothing gains nothing, though its class means may be better than the floor's.
-        """
-        return self.gain_db.significantly_above and self.reconstructed > 0
+        """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds."""
+        return self.gain_db.significantly_above
 
     @property
     def reconstructed(self) -> int:
@@ -138,7 +143,7 @@ def best_record(records: Sequence[AttackRecord]) -> AttackRecord:
 
 
 def strongest(records: Sequence[AttackRecord]) -> Measured:
-    """Of some attacks the strongest, chosen on one half of the victims and reported on the other, both ways.
+    """Of some attacks the strongest, chosen on all other seeds and reported on each; of one seed, on halves (see above).
 
     References and floors are no attackers and stand only where there is nothing else. A single victim is its own half. Attacks on
     other victims, as on sums over clients and on one client in them, have halves of their own.
@@ -146,21 +151,31 @@ def strongest(records: Sequence[AttackRecord]) -> Measured:
     rivals = attackers(records)
     if len(rivals) == 1:
         return of(rivals[0])
+    part = _parts(rivals)
+    if not part:
+        return of(best_record(rivals))
+    chosen: dict[int, AttackRecord] = {}
+    for this in sorted(set(part.values())):
+        means = [
+            fmean([v.psnr_db for v, name in zip(r.victims, r.names, strict=True) if part[name] != this]) for r in rivals
+        ]
+        chosen[this] = rivals[means.index(max(means))]
+    unlike = {r.id: r for r in chosen.values()}
+    if len(unlike) == 1:
+        return of(chosen.popitem()[1])
+    victims = [v for this, r in chosen.items() for v in r.victims if part[v.name] == this]
+    return Measured(tuple(unlike.values()), tuple(sorted(victims, key=lambda v: v.name)))
+
+
+def _parts(rivals: Sequence[AttackRecord]) -> dict[Name, int]:
+    """Victim -> its seed, or its half (see above); nothing where one of the halves would hold no victim."""
+    seeds = {frozenset(name[0] for name in r.names) for r in rivals}
+    if len(seeds) == 1 and len(next(iter(seeds))) > 1:
+        return {name: name[0] for r in rivals for name in r.names}
     groups = _groups({r.names for r in rivals})
     if any(len(group) < 2 for group in groups):
-        return of(best_record(rivals))
-    half = {name: part for group in groups for name, part in _halves(tuple(sorted(group))).items()}
-    chosen = []
-    for other in (1, 0):
-        means = [
-            fmean([v.psnr_db for v, name in zip(r.victims, r.names, strict=True) if half[name] == other])
-            for r in rivals
-        ]
-        chosen.append(rivals[means.index(max(means))])
-    if chosen[0] is chosen[1]:
-        return of(chosen[0])
-    victims = [v for part, r in enumerate(chosen) for v in r.victims if half[v.name] == part]
-    return Measured(tuple(chosen), tuple(sorted(victims, key=lambda v: v.name)))
+        return {}
+    return {name: half for group in groups for name, half in _halves(tuple(sorted(group))).items()}
 
 
 def halves(victims: Sequence[Victim]) -> dict[Name, int]:

@@ -15,7 +15,7 @@ from reports.documents.needed_knowledge import paired_rows
 from reports.records import comparison, knowledge_sets, measured, remarks
 from reports.records.labels import label, unique
 from reports.records.measured import Measured
-from reports.records.number_text import NONE, range_text
+from reports.records.number_text import NONE, range_text, span
 from reports.tables import render
 from reports.tables.summary.columns import in_rungs
 
@@ -63,6 +63,23 @@ def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str
         *([tag, *(_cell(best[title].get(tag)) for title in columns)] for tag in unique(map(tag_of, every))),
     ]
     return render.markdown(["the server knows", *columns], rows)
+
+
+def pooled_uploads(tables: Mapping[str, Sequence[AttackRecord]], round_: str) -> str:
+    """From how many uploads of a client attacks learn that pool them, a sentence a number; nothing where none pools.
+
+    tables   title -> records of one method, as of `table`
+    """
+    titles: dict[str, list[str]] = {}
+    for title, records in tables.items():
+        counts = sorted({r.knowledge.pools for r in records if r.knowledge.pools and r.cell.round == round_})
+        if counts:
+            titles.setdefault(span(counts), []).append(title)
+    if not titles:
+        return ""
+    each = ". ".join(f"{count}: {'; '.join(named)}" for count, named in titles.items())
+    unequal = " Columns of unequal numbers differ by that as well." if len(titles) > 1 else ""
+    return f"\n\nUploads of a client that attacks learn from where they pool. {each}.{unequal}"
 
 
 def of_attacks(tables: Mapping[str, Mapping[str, Sequence[AttackRecord]]], attacks: Sequence[str], round_: str) -> str:

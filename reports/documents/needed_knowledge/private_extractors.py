@@ -169,7 +169,8 @@ def _needed(method: str, tables: dict[str, str]) -> Callable[[Path], str]:
     """A block of what a server must know to see the images of one method after training; `tables` are titles and names."""
 
     def text(root: Path) -> str:
-        return knowledge_tables.table(_read(root, tables, method), method, findings.BEST)
+        read = _read(root, tables, method)
+        return f"{knowledge_tables.table(read, method, findings.BEST)}{knowledge_tables.pooled_uploads(read, findings.BEST)}"
 
     return text
 

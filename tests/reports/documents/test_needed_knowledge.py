@@ -49,6 +49,16 @@ def test_whoever_knows_more_can_make_the_attack_that_knows_less():
     assert whole["gradient + auxiliary"] == whole["gradient"]
 
 
+def test_tables_say_from_how_many_uploads_of_a_client_their_attacks_learn():
+    alone = attacked("dlg", "gradient", 5.0, ["gradient:classifier"])
+    four, sixteen = (with_knowledge(alone, pools=count) for count in (4, 16))
+    several = knowledge_tables.pooled_uploads({"one": [alone, four], "two": [four], "three": [sixteen]}, "best")
+    assert " 4: one; two. 16: three. Columns of unequal numbers differ" in several
+    assert knowledge_tables.pooled_uploads({"one": [four]}, "best").endswith(" 4: one.")
+    assert knowledge_tables.pooled_uploads({"one": [alone]}, "best") == ""
+    assert knowledge_tables.pooled_uploads({"one": [four]}, "0") == ""
+
+
 def test_few_seeds_are_not_bold():
     few = attacked("calibrated", "gradient + auxiliary", 20.0, ["gradient:classifier", "auxiliary"], seeds=2)
     assert not rows({"one": [few]})["gradient + auxiliary"][0].startswith("**")
