@@ -141,16 +141,13 @@ class AttackSeries:
             Victim(**entry)
             for entry in victims.described(
                 self.seen, truth, result.reconstruction, image_scores.score(result.reconstruction, truth), seed=SEED,
-                floors={name: image_scores.psnr_of(floor, truth).tolist() for name, floor in self.floors.items()},
+                floors={name: image_scores.floor_scores(floor, truth) for name, floor in self.floors.items()},
                 auxiliary={name for each_batch in images for name in image_scores.digests(each_batch)},
                 is_floor=result.attack in registry.FLOORS,
             )
         ]  # fmt: skip
         measured = Measured((), tuple(each))
-        s = measured.scores
-        below = table_checks.gain_below_floor(
-            result.attack, measured.gain_here_db, s.identification, s.n, s.identification_chance
-        )
+        below = table_checks.gain_below_floor(result.attack, measured)
         return result._replace(measured=measured, messages=[*checks.of_victims(each), *below])
 
 

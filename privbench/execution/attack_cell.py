@@ -23,6 +23,7 @@ from privbench.observation import knowledge as known
 from privbench.records import victims
 from privbench.records.store import Store
 from privbench.scoring import broadcast_checks, image_scores, learned_distance
+from privbench.scoring.image_scores import FloorScores
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
@@ -143,13 +144,11 @@ def auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
     return AuxiliaryImages(same[0], *(same if one.cell.auxiliary == known.SAME else of(one.cell.auxiliary)))
 
 
-def _floors(one: CellSeed, seen: Artifact, truth: Truth, images: AuxiliaryImages) -> dict[str, list[float]]:
-    """PSNR in dB of every victim under each floor whose needs are met."""
+def _floors(one: CellSeed, seen: Artifact, truth: Truth, images: AuxiliaryImages) -> dict[str, FloorScores]:
+    """What each floor scores whose needs are met."""
     seed, whole = seeds.of_attacker(one.spec.id, seen.round), Knowledge(auxiliary=images.same)
     return {
-        floor: image_scores.psnr_of(
-            attack_artifact(floor, {}, seen, whole, seed, one.place, no_progress), truth
-        ).tolist()
+        floor: image_scores.floor_scores(attack_artifact(floor, {}, seen, whole, seed, one.place, no_progress), truth)
         for floor in registry.FLOORS
         if registry.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
@@ -171,7 +170,7 @@ def _scored(
     one: CellSeed,
     observed: tuple[Artifact, Truth, Snapshot],
     attacked: TimedReconstruction,
-    floors: Mapping[str, list[float]],
+    floors: Mapping[str, FloorScores],
     images: AuxiliaryImages,
 ) -> dict[str, Any]:
     """What the result of a seed says besides its tensors."""

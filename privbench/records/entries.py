@@ -80,6 +80,8 @@ class Victim(StrictModel):
     loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
     outcome: Outcome  # how the attack ended (privbench/records/victims.py)
     floors: dict[str, Psnr]
+    # Of each floor, as `identification`; None in records from before 29 November 2026.
+    floors_identified: dict[str, Rate] | None = Field(None, exclude_if=lambda value: value is None)
 
     @property
     def name(self) -> Name:

@@ -55,6 +55,9 @@ class Scores(NamedTuple):
     feature_error: float | None
     identification: float
     identification_chance: float  # of one and the same image returned for every victim of a seed
+    # Of the floor that identifies most: who knows a label and returns the class mean may identify more than by chance. None where
+    # a record does not say.
+    identification_floor: float | None
     label_accuracy: float
     # Mean PSNR of the TAIL of victims that are reconstructed best, who are the most exposed; at least one.
     worst_db: float
@@ -81,6 +84,7 @@ def scores_of(victims: Sequence[Victim]) -> Scores:
         feature_error=mean([v.feature_error for v in victims]),
         identification=fmean([v.identification for v in victims]),
         identification_chance=len({v.seed for v in victims}) / len(victims),
+        identification_floor=max((fmean(each) for each in floors_identified(victims).values()), default=None),
         label_accuracy=fmean([v.label_accuracy for v in victims]),
         worst_db=fmean(sorted((v.psnr_db for v in victims), reverse=True)[: math.ceil(TAIL * len(victims))]),
         exposed=fmean([v.psnr_db > EXPOSED_DB for v in victims]),
@@ -88,6 +92,12 @@ def scores_of(victims: Sequence[Victim]) -> Scores:
         failures=sum(v.failed for v in victims),
         not_applicable=sum(v.outcome == "not applicable" for v in victims),
     )
+
+
+def floors_identified(victims: Sequence[Victim]) -> dict[str, list[float]]:
+    """Floor -> the share of each victim's originals that it identifies; nothing where a victim's record does not say."""
+    each = [v.floors_identified or {} for v in victims]
+    return {name: [of[name] for of in each] for name in each[0] if all(name in of for of in each)}
 
 
 def floors_of(victims: Sequence[Victim]) -> dict[str, float]:

@@ -12,7 +12,7 @@ Floors (privbench.registry.FLOORS) return by design what no attack may count as 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from privbench import tensors
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.scoring import image_scores
-from privbench.scoring.image_scores import ImageScores
+from privbench.scoring.image_scores import FloorScores, ImageScores
 from privbench.types import Artifact, Outcome, Reconstruction, Truth
 
 
@@ -33,7 +33,7 @@ def described(
     scores: ImageScores,
     *,
     seed: int,
-    floors: Mapping[str, Sequence[float]],
+    floors: Mapping[str, FloorScores],
     auxiliary: set[str],
     is_floor: bool,
 ) -> list[dict[str, Any]]:
@@ -57,7 +57,8 @@ def described(
             "loss": _finite(reconstruction.loss[v]),
             "loss_fell": fell[v],
             "outcome": ended[v],
-            "floors": {floor: values[v] for floor, values in floors.items()},
+            "floors": {floor: scored.psnr_db[v] for floor, scored in floors.items()},
+            "floors_identified": {floor: scored.identification[v] for floor, scored in floors.items()},
         }
         for v in range(seen.victims)
     ]

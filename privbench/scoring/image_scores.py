@@ -118,6 +118,19 @@ def score(reconstruction: Reconstruction, truth: Truth, features: Features | Non
     )
 
 
+class FloorScores(NamedTuple):
+    """What a floor's images score, one value per victim batch; as in ImageScores."""
+
+    psnr_db: list[float]
+    identification: list[float]
+
+
+def floor_scores(reconstruction: Reconstruction, truth: Truth) -> FloorScores:
+    """Those of what a floor returned."""
+    images = aligned(reconstruction.images, truth)[0]
+    return FloorScores(psnr_of(reconstruction, truth).tolist(), identification(images, truth.images).tolist())
+
+
 def psnr_of(reconstruction: Reconstruction, truth: Truth) -> Tensor:
     """The clipped, capped PSNR in dB alone: [V]."""
     return psnr_db(aligned(reconstruction.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)

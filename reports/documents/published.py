@@ -6,13 +6,14 @@ A page of docs/results that has no such file says so in a line of its own (NO_RE
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from privbench import registry
 from privbench.records import record_lines
+from privbench.records.entries import Victim
 from privbench.records.schema import AttackRecord, Record
 from reports.records import labels
 from reports.studies import definition
@@ -41,7 +42,34 @@ def read(path: Path) -> tuple[Record, ...]:
 
     Those of the best round come first, then attacks and methods in the registry's order, then defences by name and numbers.
     """
-    return tuple(sorted(record_lines.read(path), key=_place))
+    return tuple(sorted(_with_floors_identified(record_lines.read(path)), key=_place))
+
+
+def _with_floors_identified(records: Sequence[Record]) -> list[Record]:
+    """The same. What floors identify is taken from their records on the same victims where a record does not say it."""
+    floors: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in records:
+        if r.cell.attack in registry.FLOORS and isinstance(r, AttackRecord):
+            for v in r.victims:
+                floors.setdefault((*_networks(r, v.seed), v.name), {})[r.attack] = v.identification
+    return [_filled(r, floors) if isinstance(r, AttackRecord) else r for r in records]
+
+
+def _networks(record: AttackRecord, seed: int) -> tuple[Any, ...]:
+    """Whose victims those of a seed are: its training, the attacked round, and what is observed."""
+    cell = record.cell.with_seeds([seed])
+    return cell.train.id, cell.round, cell.observe, cell.batch_size, cell.wire
+
+
+def _filled(record: AttackRecord, floors: Mapping[tuple[Any, ...], dict[str, float]]) -> AttackRecord:
+    def filled(victim: Victim) -> Victim:
+        known = floors.get((*_networks(record, victim.seed), victim.name))
+        return (
+            victim if victim.floors_identified or not known else victim.model_copy(update={"floors_identified": known})
+        )
+
+    seeds = [each.model_copy(update={"victims": [filled(v) for v in each.victims]}) for each in record.seeds]
+    return record.model_copy(update={"seeds": seeds})
 
 
 def _place(record: Record) -> tuple[Any, ...]:

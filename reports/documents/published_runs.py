@@ -1,4 +1,4 @@
-"""What there is of committed records: which seeds of the published settings were trained and attacked, and what earlier code made."""
+"""What committed records there are: which seeds of the published settings were trained and attacked, and what earlier code made."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from privbench import registry
 from privbench.records.entries import Name, Victim
-from privbench.records.means import Floor, Scores, best_floor, gain, scores_of
+from privbench.records.means import Floor, Scores, best_floor, floors_identified, gain, scores_of
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
@@ -91,6 +91,23 @@ class Measured:
     def floor_db(self) -> Interval:
         """The best floor's mean and interval."""
         return statistics.interval([v.floors[self.floor.name] for v in self.victims], self.victims)
+
+    @cached_property
+    def identifies(self) -> bool:
+        """Whether more of these victims are identified than by every floor: the interval of what is more lies above 0.
+
+        For other victims of these very networks. False where a record does not say what floors identify.
+        """
+        floors = floors_identified(self.victims).values()
+        more = [
+            statistics.interval(
+                [v.identification - of for v, of in zip(self.victims, each, strict=True)],
+                self.victims,
+                seeds_fixed=True,
+            )
+            for each in floors
+        ]
+        return bool(more) and all(one.low > 0 for one in more)
 
     @property
     def is_significant(self) -> bool:
@@ -208,6 +225,13 @@ def differences(first: Measured, second: Measured) -> tuple[list[float], list[Vi
     return [v.psnr_db - same_client.get(v.name, other[v.seed, *v.images]) for v in common], common
 
 
+def identified_text(scores: Scores, of: str = "") -> str:
+    """How many are identified, with what the best floor identifies: "26% (floor 19%)"; where that is not known, with chance."""
+    floor, chance = scores.identification_floor, scores.identification_chance
+    beside = f"chance {100 * chance:.3g}%" if floor is None else f"floor {100 * floor:.0f}%"
+    return f"{100 * scores.identification:.0f}%{of and f' {of}'} ({beside})"
+
+
 def psnr_columns(row: Measured) -> dict[str, Any]:
     """The PSNR and the best floor of one row of a CSV file, dB; alike in every table of attacks."""
     floor = row.first.floor
@@ -235,6 +259,7 @@ def score_columns(row: Measured) -> dict[str, Any]:
         "share_above_20_db": s.exposed,
         "identification": s.identification,
         "identification_chance": s.identification_chance,
+        "identification_floor": s.identification_floor,
         "label_accuracy": s.label_accuracy,
         "n": s.n,
         "failures": s.failures,

@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scipy.stats import binomtest
-
 from privbench import registry
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
-from privbench.scoring.statistics import Interval
 from privbench.spec import CellSpec
 from reports.records import comparison, guarantees, knowledge_sets, measured
 from reports.records.labels import (
@@ -41,7 +38,6 @@ from reports.records.number_text import range_text
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
-ALPHA = 0.05  # of the test whether victims are identified
 
 
 def by_record(
@@ -93,29 +89,20 @@ def _rows(flagged: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str
 
 def below_floor(r: AttackRecord) -> list[CheckMessage]:
     """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
-    s = r.scores
-    return gain_below_floor(r.attack, measured.of(r).gain_here_db, s.identification, s.n, s.identification_chance)
+    return gain_below_floor(r.attack, measured.of(r))
 
 
-def gain_below_floor(
-    attack: str, gain_db: Interval, identification: float, n: int, chance: float
-) -> list[CheckMessage]:
-    """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance.
+def gain_below_floor(attack: str, row: Measured) -> list[CheckMessage]:
+    """The same of the victims as one attack left them.
 
     An attack that returns the floor itself differs from it by rounding, which is not below it.
     """
-    if round(gain_db.high, 2) >= 0 or attack in registry.FLOORS:
+    if round(row.gain_here_db.high, 2) >= 0 or attack in registry.FLOORS:
         return []
-    if identifies(identification, n, chance):
-        sentence = "below the floor in PSNR, yet it identifies the victims' images better than chance: noisy, and no protection"
+    if row.identifies:
+        sentence = "below the floor in PSNR, yet it identifies more of the victims' images than any floor: noisy, and no protection"
         return [CheckMessage(name="below-floor", sentence=sentence)]
     return [CheckMessage(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
-
-
-def identifies(identification: float, n: int, chance: float) -> bool:
-    """Whether more of n victims are identified than by chance (one-sided binomial test at 5%)."""
-    hits = round(identification * n)
-    return bool(binomtest(hits, n, chance, alternative="greater").pvalue < ALPHA)
 
 
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:

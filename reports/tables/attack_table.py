@@ -142,7 +142,7 @@ def _long_row(
         "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
         "worst 5%, dB": f"{s.worst_db:.2f}",
         "above 20 dB": f"{100 * s.exposed:.0f}%",
-        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
+        "identified": measured.identified_text(s),
         "labels right": f"{100 * s.label_accuracy:.0f}%",
         "n": str(s.n),
         "failures": str(s.failures),

@@ -102,7 +102,7 @@ def row(
         "above 20 dB": f"{100 * s.exposed:.0f}%",
         "SSIM": f"{s.ssim:.3f}",
         "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
-        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
+        "identified": measured.identified_text(s),
         "labels right": f"{100 * s.label_accuracy:.0f}%",
         "n / failures": f"{s.n} / {s.failures}",
         "seconds": f"{sum(r.cost.attack_seconds for r in attack.attacks):.1f}",

@@ -274,6 +274,7 @@ def _number(
         "worst_5_percent_db": s.worst_db,
         "share_above_20_db": s.exposed,
         "identification": s.identification,
+        "identification_floor": s.identification_floor,
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
         "accuracy_at_round_percent": r.accuracy_at_round,

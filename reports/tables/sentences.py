@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from privbench.records.schema import Record
 from privbench.scoring.statistics import Interval
 from reports.records.labels import knowledge_text, unique
-from reports.records.measured import Measured
+from reports.records.measured import Measured, identified_text
 from reports.records.number_text import range_text, span
 
 SIGNIFICANT, BELOW = "a significant gain over the floor", "below the floor"
@@ -21,7 +21,7 @@ def of_attack(row: Measured) -> str:
     failures = f" It fails for {s.failures} of {s.n}." if s.failures else ""
     return (
         f"`{row.name}` reaches {level(row.psnr_db)}. {_against_floor(row)} "
-        f"It identifies {100 * s.identification:.0f}% of the victims (chance: {100 * s.identification_chance:.3g}%).{failures}"
+        f"It identifies {identified_text(s, 'of the victims')}.{failures}"
     )
 
 

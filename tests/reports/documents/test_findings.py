@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from privbench.records import record_lines
 from reports.documents import findings, published
 from reports.documents.blocks import FEDAVG, PHOTOS, PRIVATE, STRONG_NOISE, WEAK_NOISE
 from tests.builders.paper_cells import paper_cells
@@ -123,6 +124,22 @@ def test_a_finding_over_few_seeds_has_no_verdict():
     text = findings.of_strongest(few, "FedAvg")
     assert "Too few seeds to compare with the floor: +" in text
     assert "significant gain" not in text
+
+
+def test_what_floors_identify_is_read_from_their_records_on_the_same_victims(tmp_path):
+    """Of records that do not say it; those of other uploads, and those that say it themselves, stay as they are."""
+    attack, floor = record("fedavg", attack="dlg"), record("fedavg", attack="class-mean")
+    floor = with_victims(floor, [v.model_copy(update={"identification": v.client / 4}) for v in floor.victims])
+    own = {"floors_identified": {"grey": 0.5}}
+    said = changed(with_victims(attack, [v.model_copy(update=own) for v in attack.victims]), attack="idlg")
+    path = tmp_path / f"some{record_lines.ENDING}"
+    other = changed(attack, attack="staged", wire="fp16")
+    made = [attack, other, floor, said]
+    record_lines.write([r.model_copy(update={"id": r.cell.id}) for r in made], path)
+    read = {r.attack: r for r in published.read(path)}
+    assert [v.floors_identified for v in read["dlg"].victims] == [{"class-mean": v.client / 4} for v in attack.victims]
+    assert {str(v.floors_identified) for v in read["idlg"].victims} == {str(own["floors_identified"])}
+    assert {v.floors_identified for v in read["staged"].victims} == {None}
 
 
 def test_the_setting_says_when_the_code_has_moved_on():

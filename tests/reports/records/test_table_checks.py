@@ -14,7 +14,7 @@ from privbench.scoring.statistics import Interval
 from reports.records import comparison, knowledge_sets, measured, remarks, table_checks
 from reports.records.labels import attacker_text, knowledge_text
 from reports.records.number_text import range_text
-from reports.records.table_checks import below_floor, gain_below_floor
+from reports.records.table_checks import below_floor
 from tests.builders.records import changed, record, with_knowledge, with_psnr, with_victims
 
 SEEDS = tuple(range(statistics.LEAST_SEEDS))
@@ -243,8 +243,9 @@ def test_an_attack_below_the_floor_is_reported_and_a_floor_is_not():
 
 
 def test_an_attack_that_returns_the_floor_is_not_below_it_and_its_gain_of_zero_has_no_sign():
+    floor = with_psnr(attack_record("surrogate", 14.0), lambda v: max(v.floors.values()) - 1e-7)
+    assert below_floor(floor) == []
     rounding = Interval(mean=-1e-7, low=-2e-7, high=-1e-8)
-    assert gain_below_floor("surrogate", rounding, 0.25, 20, 0.25) == []
     assert range_text(rounding, sign=True) == "+0.00 [+0.00, +0.00]"
     assert range_text(Interval(mean=-0.006, low=-0.4, high=0.004)) == "-0.01 [-0.40, 0.00]"
 
@@ -256,13 +257,33 @@ def test_an_end_that_leaves_out_zero_is_printed_so():
     assert range_text(Interval(mean=0.001, low=0.0001, high=0.0049), sign=True) == "+0.0010 [+0.0001, +0.0049]"
 
 
-def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection():
+@pytest.mark.parametrize(
+    ("floors", "told"),
+    [
+        ({"grey": 0.25, "class-mean": 0.25}, True),
+        # Who knows the label and returns the class mean identifies as many.
+        ({"grey": 0.25, "class-mean": 1.0}, False),
+        # A record that does not say.
+        (None, False),
+    ],
+)
+def test_an_attack_below_the_floor_that_identifies_more_than_every_floor_is_no_protection(floors, told):
     poor = attack_record("dlg", 9.0)
-    (message,) = below_floor(poor)  # a quarter of the victims, which is chance
+    of_floors = {"floors_identified": floors}
+    poor = with_victims(poor, [v.model_copy(update=of_floors | {"identification": 0.25}) for v in poor.victims])
+    (message,) = below_floor(poor)
     assert "says nothing about privacy" in message.sentence
     identified = [v.model_copy(update={"identification": float(v.client > 0)}) for v in poor.victims]
     (message,) = below_floor(with_victims(poor, identified))
-    assert "no protection" in message.sentence
+    assert ("no protection" in message.sentence) == told
+
+
+def test_what_floors_identify_stands_beside_what_an_attack_does_and_chance_where_it_is_not_known():
+    plain = attack_record("dlg", 9.0)
+    floors = {"floors_identified": {"grey": 0.05, "class-mean": 0.4}}
+    known = with_victims(plain, [v.model_copy(update=floors) for v in plain.victims])
+    assert measured.identified_text(known.scores).endswith("% (floor 40%)")
+    assert "% of the victims (chance " in measured.identified_text(plain.scores, "of the victims")
 
 
 def test_a_difference_that_rests_on_the_pairing_alone_is_reported():
