@@ -37,6 +37,7 @@ class MembershipInference:
     knowledge: ClassVar[str] = "networks + auxiliary + candidates + training specification"
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
+    test_unlike_revision: ClassVar[int] = 2  # 2: candidates that are no client's are training images as well
     question: ClassVar[str] = "membership"
     pools_clients: ClassVar[bool] = True  # shadows train on the candidates of all clients
     limits: ClassVar[Limits] = Limits(one_client=True, plain_private_extractor=True)

@@ -361,6 +361,9 @@ def _shows_noised_features(cell: CellSpec) -> bool:
     return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
 
 
+# Data sets whose test images are unlike their training images (privbench.data.dataset.Dataset.test_alike), by their names here.
+TEST_UNLIKE = ("photos",)
+
 # What a class may declare, and of which cells it is.
 REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "revision": lambda cell: True,
@@ -370,6 +373,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "updates_revision": lambda cell: cell.observe == "update",
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
     "wire_revision": lambda cell: cell.wire != "float32",
+    "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
 
 

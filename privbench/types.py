@@ -68,6 +68,7 @@ class Federation(NamedTuple):
     classes: tuple[str, ...]
     flip: bool  # whether training flips images horizontally at random
     by_class: bool = False  # whether its training, validation and test images are of different classes
+    test_alike: bool = True  # as privbench.data.dataset.Dataset says it
 
     def label_counts(self) -> Tensor:
         """n_i^y, how many training images of class y client i has: [K, Y] int64."""

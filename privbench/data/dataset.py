@@ -32,6 +32,9 @@ class Dataset(NamedTuple):
     halved: bool = False
     # Its training, validation and test images are of different classes, for methods that learn from tasks.
     by_class: bool = False
+    # Whether its test images were drawn as its training images were. Where they were not, an image can be seen to be no training
+    # image without any network, and membership is asked against training images that no client has.
+    test_alike: bool = True
 
 
 def sound(dataset: Dataset, side: int = SIDE) -> Dataset:

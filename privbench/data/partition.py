@@ -114,7 +114,7 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
         held_out = dataset.public
     else:
         raise UserError(f"unknown partition '{how}'; known: iid, domain, dirichlet, classes")
-    return Federation(tuple(partitioned), held_out, dataset.classes, dataset.flip, dataset.by_class)
+    return Federation(tuple(partitioned), held_out, dataset.classes, dataset.flip, dataset.by_class, dataset.test_alike)
 
 
 def census(federation: Federation) -> list[dict[str, str | list[int]]]:

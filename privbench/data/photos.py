@@ -89,4 +89,5 @@ def load(root: Path, side: int = SIDE) -> Dataset:
         order = torch.randperm(len(labels), generator=stream(0, "photos", purpose, "order"))
         sets[purpose] = Images(images[order], labels[order])
     domain = Domain(sets["train"], sets["test"], sets["validation"])
-    return Dataset("photos", tuple(PHOTOS), {"all": domain}, flip=False, source=SOURCE)
+    # Test crops are of other strips of the photographs.
+    return Dataset("photos", tuple(PHOTOS), {"all": domain}, flip=False, source=SOURCE, test_alike=False)

@@ -6,8 +6,9 @@ domain. Nobody trains on them. Nor does the feature space, which comes from the 
 
 Precision and recall compare generated images with as many test images, and are made for the labels of these. For reference,
 training images are compared with the same test images. Members are training images of the client, non-members test images, of every
-class as many as members: a class may be easier than another. Generators of other clients of the domain calibrate: up to REFERENCES
-where samples are searched, one where z is descended on, over fewer images.
+class as many as members: a class may be easier than another. Where a data set's test images are unlike its training images,
+non-members are training images that were held out of all clients. Generators of other clients of the domain calibrate: up to
+REFERENCES where samples are searched, one where z is descended on, over fewer images.
 """
 
 from __future__ import annotations
@@ -227,12 +228,12 @@ def _recognised(attack: Attack, calibrated: bool, distances: Sequence[Tensor]) -
 
 
 def matched(setup: Setup, client: int) -> Queries:
-    """Training images of a client and as many test images, pair by pair of one class, in random order."""
-    training, test = setup.federation.clients[client].train, test_images(setup.federation, client)
+    """Training images of a client and as many others, pair by pair of one class, in random order."""
+    training, others = setup.federation.clients[client].train, non_members(setup.federation, client)
     rng = stream(setup.spec.seed, *NAMES, "members", client)
-    chosen = paired(training.labels, test.labels, setup.model.classes, rng)[:, :MOST_MEMBERS]
+    chosen = paired(training.labels, others.labels, setup.model.classes, rng)[:, :MOST_MEMBERS]
     return Queries(
-        *(_batch(take(images, rows), setup.model) for images, rows in zip((training, test), chosen, strict=True))
+        *(_batch(take(images, rows), setup.model) for images, rows in zip((training, others), chosen, strict=True))
     )
 
 
@@ -252,6 +253,19 @@ def _references(federation: Federation, client: int) -> list[int]:
     count, domain = len(federation.clients), federation.clients[client].domain
     following = [(client + i) % count for i in range(1, count)]
     return [k for k in following if federation.clients[k].domain == domain][:REFERENCES]
+
+
+def non_members(federation: Federation, client: int) -> Images:
+    """Images that no client trained on, and that differ from a client's training images by nothing else; none where there are none.
+
+    Test images of its domain; where these are unlike training images, those that were held out of all clients.
+    """
+    if federation.test_alike:
+        return test_images(federation, client)
+    held_out = federation.public
+    return (
+        held_out if held_out is not None else take(federation.clients[client].test, torch.zeros(0, dtype=torch.int64))
+    )
 
 
 def test_images(federation: Federation, client: int) -> Images:

@@ -1,8 +1,8 @@
 """Images of which an inference says whether a client trained on them, and whether it did, which the score alone is given.
 
 Of each attacked client as many training images as other images, pair by pair of one class, so that no class tells anything. The
-others are test images of the client's domain that no client trained on, from privbench/execution/generator_scores.py. Members are
-no victims, since the upload of a victim would tell. All are drawn from the run's seed by a name of their own.
+others are images of the client's domain that no client trained on (privbench/execution/generator_scores.py, `non_members`).
+Members are no victims, since the upload of a victim would tell. All are drawn from the run's seed by a name of their own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int) -> As
         raise UserError(
             f"{cell.attack} asks whether a client trained on an image, but {spec.method} trains on tasks; try --method fedavg"
         )
+    if not fed.test_alike and any(phase.public for phase in federation.method_of(spec).server()):
+        raise UserError(
+            f"{cell.attack} asks of training images of {spec.dataset} that no client has, as its test images are unlike them, and "
+            f"{spec.method} distils on these; try --method fedavg, or another data set"
+        )
     return choose(fed, at_round.victims_of(cell, spec, fed, round_), spec.seed, spec.image_size)
 
 
@@ -54,13 +59,13 @@ def choose(fed: Federation, victims: ChosenImages, seed: int, image_size: int) -
     for k in clients:
         forbidden = knowledge.digests([(255 * victims.images[victims.clients == k].flatten(0, 1)).round().byte()])
         training = _without(fed.clients[k].train, forbidden, image_size)
-        others = _without(generator_scores.test_images(fed, k), trained_on)
+        others = _without(generator_scores.non_members(fed, k), trained_on)
         rows = generator_scores.paired(training.labels, others.labels, len(fed.classes), stream(seed, NAME, k))
         each.append((training, others, rows))
     pairs = min(MOST, *(rows.shape[1] for _, _, rows in each))
     if not pairs:
         raise UserError(
-            "a client has no training image, besides its victims, of a class of which there is a test image; "
+            "a client has no training image, besides its victims, of a class of which there is another that nobody trained on; "
             "lower --victims, or raise --per-client"
         )
     asked = [

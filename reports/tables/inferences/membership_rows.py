@@ -56,8 +56,8 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     counts = sorted({len(s.true) // 2 for r in records for s in r.statements})
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [
-        f"Membership: {span} training images of each client among as many test images of the same classes. Chance gives an AUC of "
-        f"0.5, a balanced accuracy of 50%, and a TPR of {rates_by_chance(counts[0])}. "
+        f"Membership: {span} training images of each client among as many images of the same classes that no client trained on. "
+        f"Chance gives an AUC of 0.5, a balanced accuracy of 50%, and a TPR of {rates_by_chance(counts[0])}. "
         "A bold AUC is significantly above chance. 'Provable from': the lowest TPR that so few images of a "
         f"client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR "
         "does, corrected for their number."

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import privbench
-from privbench import presets
+from privbench import data, presets
+from privbench.data import partition
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import one_attack
+from privbench.execution import generator_scores, one_attack
 from privbench.execution.inferring import candidate_images
 from privbench.observation import chosen_victims, knowledge
 from privbench.records.store import Store
@@ -45,6 +46,32 @@ def test_half_of_the_candidates_are_a_clients_and_the_others_nobodys(federation)
         assert inside <= trained_on[k]
         assert outside <= others - trained_on[0] - trained_on[1]
         assert not inside & stored(victims.images[victims.clients == k].flatten(0, 1))
+
+
+def test_where_test_images_are_unlike_training_images_others_are_held_out_training_images(federation):
+    (_, members), _ = asked_of(federation)
+    (candidates, again), _ = asked_of(federation._replace(test_alike=False))
+    assert members.shape[0] == again.shape[0] == 2
+    held_out = knowledge.digests([federation.public.images])
+    for images, inside in zip(candidates.images, again, strict=True):
+        assert stored(images[~inside]) <= held_out
+    with pytest.raises(UserError, match="no training image"):
+        asked_of(federation._replace(test_alike=False, public=None))
+
+
+def test_a_server_that_trains_on_what_is_held_out_is_not_asked_of_it(federation):
+    train = presets.train_spec("smoke", "photos", "feddf")
+    cell = presets.cell_spec("smoke", train, "membership-inference")
+    with pytest.raises(UserError, match="feddf distils on these"):
+        candidate_images.of_cell(cell, train, federation._replace(test_alike=False), 0)
+
+
+def test_others_of_photos_are_crops_of_the_strips_that_train():
+    """No image is of a strip that only test crops are of: a reader of borders alone would know it."""
+    photos = partition.federate(data.load("photos", None), clients=4, per_client=40, how="iid", seed=0)
+    assert not photos.test_alike
+    whole = data.load("photos", None).domains["all"].train.images
+    assert knowledge.digests([generator_scores.non_members(photos, 0).images]) < knowledge.digests([whole])
 
 
 def test_the_class_of_a_candidate_tells_nothing(federation):
