@@ -77,8 +77,8 @@ DataDir = Annotated[
         envvar="PRIVBENCH_DATA",
         exists=True,
         file_okay=False,
-        help="Folder of the data sets that are not embedded, which must exist; by default they are downloaded once, to the user's "
-        "cache folder.",
+        help="Folder of the data sets that are not embedded, which must exist; by default the user's cache folder, into which some "
+        "are downloaded once. The others have to be put in place: `privbench data check NAME` says where.",
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]

@@ -169,8 +169,8 @@ class AttackOptions:
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help="Attack, repeatable; 'ladder': those that have been best of what knows as much; 'ladder:all': every one. "
-            f"Default: the paper's own for the method, and '{registry.STRONG}'."
+            help="Attack, repeatable; 'ladder': those that have been best of what knows as much; 'ladder:all': every one that "
+            f"reconstructs images. Default: the paper's own for the method, and '{registry.STRONG}'."
         ),
     ] = None
     also: Annotated[

@@ -82,7 +82,7 @@ def _of_active(records: Sequence[AttackRecord]) -> str:
     applied = [r for r in records if r.scores.not_applicable < r.scores.n]
     if applied:
         return _named_score(strongest(applied))
-    return f"sends nothing crafted: {', '.join(f'`{r.attack}`' for r in records)}" if records else NONE
+    return f"sends the honest networks: {', '.join(f'`{r.attack}`' for r in records)}" if records else NONE
 
 
 def _named_score(of: Measured) -> str:

@@ -96,7 +96,7 @@ def package() -> Any:
         import ray
     except ImportError as error:
         raise UserError(
-            "--engine ray needs the package ray; install it with `pip install 'privbench[ray]'`, or leave --engine out"
+            "--engine ray needs the package ray; install it with `make ray` in the repository, or leave --engine out"
         ) from error
     return ray
 

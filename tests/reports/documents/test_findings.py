@@ -72,7 +72,7 @@ def test_an_active_server_that_sent_nothing_crafted_has_no_score():
         return table[2].split("|")[-2].strip()
 
     assert cell() == "-"
-    assert cell(absent) == "sends nothing crafted: `imprint`"
+    assert cell(absent) == "sends the honest networks: `imprint`"
     assert cell(absent, sent).endswith("`feature-hijacking`")
 
 

@@ -226,12 +226,12 @@ def test_without_ray_one_line_says_how_to_install_it_before_anything_is_trained(
     ]
     for ran in (command("train", *words), command("study", "accuracy", *words)):
         assert ran.status == 2
-        assert "pip install 'privbench[ray]'" in ran.err
+        assert "`make ray`" in ran.err
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_cluster_that_is_not_there_is_said_at_once(local, no_network, tmp_path):
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'privbench[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed: make ray")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(UserError, match=f"no Ray cluster to work with at 127.0.0.1:{port}"):
@@ -253,7 +253,7 @@ def no_network():
 @pytest.fixture
 def cluster(no_network, monkeypatch, tmp_path_factory):
     """Two nodes of one core each on this machine: (the cluster, its second node)."""
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'privbench[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed: make ray")
     ray = ray_engine.package()
     from ray.cluster_utils import Cluster
 
