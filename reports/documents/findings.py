@@ -55,7 +55,7 @@ def five_columns(records: Sequence[AttackRecord], round_: str = BEST) -> str:
 def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
     """A row a method: accuracy and the paper's attack as measured and as printed, the best floor, and the strongest attackers.
 
-    The passive one has a column for what it knows: two sets where the halves of the victims choose unlike attacks. The active one
+    The passive one has a column for what it knows: several sets where seeds choose unlike attacks. The active one
     has a column of its own. The oracle, which holds the victim's own extractor, is no attacker.
     """
     rows = []

@@ -45,7 +45,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
 
     `records` are of one setting and of what the server saw in one way (`grouping.observation`). Bars are the standard deviation
     over seeds (accuracy) and the 95% interval (PSNR). The strongest
-    attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for
+    attack is chosen on other seeds or victims than those that say where it is drawn (reports/records/measured.py). Nothing for
     a single method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
     """
     names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))

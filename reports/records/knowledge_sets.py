@@ -1,7 +1,7 @@
 """What an attacker knew as a set, whose set lies within whose, and the rows of a ladder that follow from it.
 
 A row of a ladder stands for one set of knowledge K. It shows the best attack whose knowledge lies within K: whoever knows K can
-make any of them. So more knowledge never scores lower, but for the choice on one half of the victims (measured.py).
+make any of them. So more knowledge never scores lower, but for the choice on other seeds or victims (measured.py).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ COLUMNS = ("attacked", "the best", "with a significant gain")
 def table(ladders: Iterable[Sequence[AttackRecord]]) -> str:
     """A row an attack, in cells: a column of a ladder at one round.
 
-    An attack is the best of a cell where a set of knowledge has it as its best attack on one half of the victims at least.
+    An attack is the best of a cell where a set of knowledge has it as its strongest attack, chosen for one seed at least.
     """
     counts: tuple[Counter[tuple[str, bool]], ...] = (Counter(), Counter(), Counter())
     attacked, best, gained = counts
