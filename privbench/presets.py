@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from privbench import data, registry, written_defense
-from privbench.data import client_shares, partition
+from privbench.data import auxiliary_choice, client_shares, partition
 from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
 from privbench.errors import UserError
 from privbench.spec import FULL_ROUNDS, SGD, Adam, CellSpec, Schedule, TrainSpec, checked, nearest
@@ -422,6 +422,7 @@ def cell_spec(
         "attack_settings": attack_settings,
         "round": attacked_round(round_, train.schedule.rounds),
         "victims": chosen.get("victims") or usual,
+        "auxiliary_content": data.content(auxiliary_choice.parsed(chosen.get("auxiliary", auxiliary_choice.SAME))[0]),
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, attack_settings, preset, train.schedule.rounds, chosen),
     }

@@ -174,6 +174,7 @@ class CellSpec(Strict):
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
     # Which images an attacker with auxiliary images has: privbench/observation/knowledge.py.
     auxiliary: AuxiliaryName = "same"
+    auxiliary_content: Word | None = None  # of them, where they are a folder of the user's own, as `TrainSpec.content`
     # Of an attack that needs them (privbench/observation/other_images.py): images of each attacked client that the attacker knows,
     # at which PSNR in dB (None: exactly); rounds whose uploads the server kept (None: 0, 1, 2, 4, ...), and how many of a client.
     known_images: int | None = Field(None, ge=0, le=1000)
@@ -198,7 +199,7 @@ class CellSpec(Strict):
         usual: dict[str, Any] = {
             "auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None, "local_batch": None,
             "wire": "float32", "audit": 0, "generated": 0, "attack_revision": 0, "active": False, "known_images": None,
-            "known_quality_db": None, "observed_rounds": None, "uploads_per_round": None,
+            "known_quality_db": None, "observed_rounds": None, "uploads_per_round": None, "auxiliary_content": None,
         }  # fmt: skip
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
@@ -215,6 +216,7 @@ class CellSpec(Strict):
             or self.round != "best"
             or self.observe != "gradient"
             or self.auxiliary != "same"
+            or self.auxiliary_content is not None
             or self.wire != "float32"
             or self.known_images is not None
             or self.observed_rounds is not None

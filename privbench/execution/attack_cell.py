@@ -135,13 +135,14 @@ class TimedReconstruction(NamedTuple):
 def auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
     """Those of an attacker of one seed, for the floors and as the cell chooses them."""
 
-    def of(choice: str) -> tuple[Batch, dict[str, Any]]:
-        return known.auxiliary(
-            federation.as_known(one.spec, one.federation), choice, one.data_root, seen.image_shape, one.spec.seed
-        )
+    def of(choice: str, content: str | None = None) -> tuple[Batch, dict[str, Any]]:
+        attacker_view = federation.as_known(one.spec, one.federation)
+        return known.auxiliary(attacker_view, choice, one.data_root, seen.image_shape, one.spec.seed, content)
 
-    same = of(known.SAME)
-    return AuxiliaryImages(same[0], *(same if one.cell.auxiliary == known.SAME else of(one.cell.auxiliary)))
+    cell, same = one.cell, of(known.SAME)
+    return AuxiliaryImages(
+        same[0], *(same if cell.auxiliary == known.SAME else of(cell.auxiliary, cell.auxiliary_content))
+    )
 
 
 def _floors(one: CellSeed, seen: Artifact, truth: Truth, images: AuxiliaryImages) -> dict[str, FloorScores]:

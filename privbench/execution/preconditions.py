@@ -69,7 +69,8 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
     _check_asked(cell, needs, fed, max(rounds), data_dir)
     if "auxiliary" in needs and cell.auxiliary != knowledge.SAME:
         attacker_view = federation.as_known(cell.train, fed)
-        knowledge.auxiliary(attacker_view, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
+        shape = _image_shape(fed, cell)
+        knowledge.auxiliary(attacker_view, cell.auxiliary, data_dir, shape, cell.train.seed, cell.auxiliary_content)
 
 
 def _check_asked(cell: CellSpec, needs: frozenset[str], fed: Federation, last: int, data_dir: Path | None) -> None:

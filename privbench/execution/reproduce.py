@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from privbench import registry, trust, written_defense
+from privbench.data import auxiliary_choice
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, worker_pool
-from privbench.observation import knowledge
 from privbench.records import schema, summary
 from privbench.records.schema import Record
 from privbench.records.store import Store
@@ -41,13 +41,13 @@ def cell_of(record: Record) -> CellSpec:
 
 def check_trusted(cell: CellSpec) -> None:
     """UserError with all that a record's cell would import or read and that nobody but the record names (privbench/trust.py)."""
-    train, images = cell.train, knowledge.parse_auxiliary(cell.auxiliary)[0]
+    train, images = cell.train, auxiliary_choice.parsed(cell.auxiliary)[0]
     named = [
         ("method", train.method),
         ("dataset", train.dataset),
         *(("defense", each.name) for each in written_defense.members(train.defense)),
         *([("attack", cell.attack)] if cell.attack is not None else []),
-        *([("dataset", images)] if images != knowledge.SAME else []),
+        *([("dataset", images)] if images != auxiliary_choice.SAME else []),
     ]
     foreign = [name for kind, name in named if name not in registry.KINDS[kind]]
     foreign += [train.backbone] if registry.is_code(train.backbone) else []

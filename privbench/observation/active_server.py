@@ -182,8 +182,9 @@ def _attackers(
     """What an active attack is told before it crafts."""
     model = setup.model
     shape = (model.channels, model.image_size, model.image_size)
+    attacker_view = federation.as_known(setup.spec, setup.federation)
     images, _ = known.auxiliary(
-        federation.as_known(setup.spec, setup.federation), cell.auxiliary, data_root, shape, setup.spec.seed
+        attacker_view, cell.auxiliary, data_root, shape, setup.spec.seed, cell.auxiliary_content
     )
     sizes = tuple(map(setup.method.counts_for, map(len, setup.labels))) if "aggregate" in setup.defense.places else (1,)
     whole = Knowledge(

@@ -19,7 +19,6 @@ Networks come from the snapshot at which the gradients were taken; nothing here 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor
 
 from privbench import data, registry
+from privbench.data import auxiliary_choice
 from privbench.data.dataset import sound
 from privbench.defending import described
 from privbench.errors import UserError
@@ -37,7 +37,7 @@ from privbench.spec import TrainSpec
 from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
 
-SAME = "same"
+SAME = auxiliary_choice.SAME
 # Of Knowledge, as `needs` name them.
 FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "domains", "specification")
 WHERE_SHARED = " where shared"
@@ -55,34 +55,24 @@ ABSENT = {
 }
 
 
-def parse_auxiliary(text: str) -> tuple[str, float]:
-    """(data set, share) of "same", "same:0.1", "digits", "folder:PATH:0.01"; UserError for an unknown name or share."""
-    name, _, last = text.rpartition(":")
-    try:
-        share = float(last)
-    except ValueError:
-        name, share = text, 1.0
-    if not name or not (math.isfinite(share) and 0 < share <= 1):
-        raise UserError(f"--auxiliary takes a data set and a share above 0 and up to 1, e.g. digits:0.1, not '{text}'")
-    return name if name == SAME else registry.dataset(name), share
-
-
-def canonical(text: str) -> str:
-    """The one way in which a specification writes an auxiliary choice: no share where it is all of them."""
-    name, share = parse_auxiliary(text)
-    return name if share == 1 else f"{name}:{share:g}"
-
-
 def auxiliary(
-    federation: Federation, choice: str, root: Path | None, shape: tuple[int, int, int], seed: int
+    federation: Federation,
+    choice: str,
+    root: Path | None,
+    shape: tuple[int, int, int],
+    seed: int,
+    content: str | None = None,
 ) -> tuple[Batch, dict[str, Any]]:
     """The auxiliary images of one choice [N, C, H, W] in [0, 1], and what a record says of them.
 
     Images equal to a training image of any client, victims among them, are left out and counted. A share is drawn at random,
     once per seed. Classes of another data set count as the victims' where all have the same names, else by position.
-    UserError: images of another shape, more classes than the victims' data set has, nothing left.
+    `content` stands for the files of a folder (`CellSpec.auxiliary_content`).
+    UserError: images of another shape, more classes than the victims' data set has, nothing left, or a folder that has changed.
     """
-    name, share = parse_auxiliary(choice)
+    name, share = auxiliary_choice.parsed(choice)
+    if content is not None and data.content(name) != content:
+        raise UserError(f"the files of {name} have changed since this cell was specified; specify the cell anew")
     if name == SAME:
         pools, classes = [client.validation for client in federation.clients], federation.classes
     else:

@@ -122,6 +122,8 @@ class Store:
             craft = cell.attack_settings | {"auxiliary": cell.auxiliary, "attacks": ATTACK_REVISION}
             if cell.attack_revision:
                 craft |= {"revision": cell.attack_revision}
+            if cell.auxiliary_content is not None:
+                craft |= {"auxiliary_content": cell.auxiliary_content}
             settings = json.dumps(craft, sort_keys=True)
             sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         local = local_update.local_steps(cell)

@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from privbench import presets, registry, spec, written_defense
+from privbench.data import auxiliary_choice
 from privbench.errors import UserError
 from privbench.execution import ladder
-from privbench.observation import knowledge
 from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions
 from privbench.requests.words import settings
 from privbench.spec import CellSpec, Strict, TrainSpec
@@ -130,10 +130,10 @@ def defenses(texts: Sequence[str], where: str) -> list[str]:
 
 def auxiliary(text: str) -> str:
     """An auxiliary choice as specifications write it; its data set is the caller's to name (privbench/trust.py)."""
-    name = knowledge.parse_auxiliary(text)[0]
-    if name != knowledge.SAME:
+    name = auxiliary_choice.parsed(text)[0]
+    if name != auxiliary_choice.SAME:
         registry.typed("dataset", name)
-    return knowledge.canonical(text)
+    return auxiliary_choice.canonical(text)
 
 
 def default_attacks(sent: Sequence[str]) -> list[str]:

@@ -59,14 +59,13 @@ def implied(atoms: frozenset[str]) -> frozenset[str]:
 def lies_within(less: AttackRecord, more: AttackRecord) -> bool:
     """Whether the second attacker had all that the first had.
 
-    Auxiliary images of another choice are other knowledge. Who knows more images of a client, or better, knows fewer and worse
-    ones; so it is with observed rounds.
+    Auxiliary images of another choice, or of a folder that held others, are other knowledge. Who knows more images of a client, or
+    better, knows fewer and worse ones; so it is with observed rounds.
     """
     needed = knowledge_of(less)
-    same_images = less.cell.auxiliary == more.cell.auxiliary or "auxiliary" not in needed
     within_images = "known" not in needed or _fewer_images(less, more)
     within_rounds = "rounds" not in needed or _fewer_rounds(less, more)
-    return same_images and needed <= implied(knowledge_of(more)) and within_images and within_rounds
+    return _same_images(more, less) and needed <= implied(knowledge_of(more)) and within_images and within_rounds
 
 
 def _fewer_images(less: AttackRecord, more: AttackRecord) -> bool:
@@ -100,7 +99,9 @@ def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
 
 
 def _same_images(one: AttackRecord, other: AttackRecord) -> bool:
-    return one.cell.auxiliary == other.cell.auxiliary or "auxiliary" not in knowledge_of(other)
+    """Whether the first had the auxiliary images that the second needs."""
+    choices = {(r.cell.auxiliary, r.cell.auxiliary_content) for r in (one, other)}
+    return len(choices) == 1 or "auxiliary" not in knowledge_of(other)
 
 
 def rows(

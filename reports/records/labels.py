@@ -27,6 +27,7 @@ DEFENSES = {"dp-sgd": "DP-SGD", "dp-adam": "DP-Adam", "dp-fedavg": "DP-FedAvg"}
 SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searched, or that belong to a preset
 SPECIFICATION = "training specification"  # as tags write it
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
+DIGITS = 6  # of what distinguishes one content of a folder from another
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
 
@@ -264,7 +265,10 @@ def _with_images(tag: str, record: AttackRecord, over_rounds: bool = False) -> s
             of = "among" if every and len(asked) > 1 else "of"
             earlier = f"earlier rounds {of} {', '.join(map(str, asked))}" if asked else "earlier rounds"
         tag = tag.replace("earlier rounds", f"{earlier} ({rounds.uploads} uploads)")
-    return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
+    if "auxiliary" not in record.knowledge.needs or images == "same":
+        return tag
+    files = record.cell.auxiliary_content
+    return f"{tag} ({images}{f', files {files[:DIGITS]}' if files else ''})"
 
 
 def where_shared(tag: str) -> list[str]:

@@ -31,6 +31,7 @@ FREE = {
     "victims": "no paper says how many victims its PSNR is the mean of",
     "attack_settings": "no paper gives the optimiser, the steps, the start or the weight alpha of its attack",
     "auxiliary": "the papers' attackers have no auxiliary images",
+    "auxiliary_content": "as auxiliary",
     "attack_revision": "of the suite's own attack",
     "active": "follows from the attack",
     "train.where": "no paper says whether noise acts on the uploaded update or on every local step",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from privbench.data import partition
+from privbench.data import auxiliary_choice, partition
 from privbench.errors import UserError
 from privbench.observation import knowledge
 from privbench.seeds import stream
@@ -52,7 +52,7 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
     candidates = names(fed)
     if len(candidates) < 2:
         raise UserError(f"{cell.attack} asks of which domain a client's images are, but {_of_one(spec, candidates[0])}")
-    if knowledge.parse_auxiliary(cell.auxiliary)[0] != knowledge.SAME:
+    if auxiliary_choice.parsed(cell.auxiliary)[0] != auxiliary_choice.SAME:
         raise UserError(
             f"{cell.attack} learns the domains of {spec.dataset} from auxiliary images of each, but --auxiliary {cell.auxiliary} "
             "has none of them; leave it out, or take a share, e.g. same:0.5"

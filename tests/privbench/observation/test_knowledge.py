@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from privbench import presets, spec
+from privbench.data import auxiliary_choice
 from privbench.errors import UserError
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
@@ -115,8 +116,8 @@ def test_a_choice_is_part_of_a_cells_name_and_the_default_is_not():
     other = presets.cell_spec("quick", train, "staged", auxiliary="digits:0.1")
     assert other.id != plain.id
     assert spec.checked(spec.CellSpec, other.model_dump(mode="json")) == other
-    assert knowledge.canonical("digits:1") == knowledge.canonical("digits:1.0") == "digits"
-    assert knowledge.canonical("same:0.10") == "same:0.1"
+    assert auxiliary_choice.canonical("digits:1") == auxiliary_choice.canonical("digits:1.0") == "digits"
+    assert auxiliary_choice.canonical("same:0.10") == "same:0.1"
 
 
 def test_the_initial_networks_are_those_that_every_client_started_with(trained):

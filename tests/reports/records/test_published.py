@@ -158,7 +158,7 @@ def test_a_change_of_any_field_takes_the_value_away_but_of_those_that_the_papers
     assert {".".join(path.split(".")[:2]) for path in changed} == names - {"train.method_settings"}
     assert set(published.FREE) <= changed
     assert set(published.FREE) == {
-        "seeds", "victims", "attack_settings", "auxiliary", "attack_revision", "active",
+        "seeds", "victims", "attack_settings", "auxiliary", "auxiliary_content", "attack_revision", "active",
         "train.seed", "train.where", "train.min_per_client", "train.schedule.keep_every",
     }  # fmt: skip
 

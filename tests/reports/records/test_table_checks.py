@@ -106,6 +106,19 @@ def test_other_auxiliary_images_are_other_knowledge():
     assert "not-monotone" not in names([few, real("initial-surrogate", 16.0)])
 
 
+def test_one_folder_with_other_auxiliary_images_in_it_is_other_knowledge():
+    one, two = (changed(surrogate(20.0), auxiliary="folder:/p", auxiliary_content=each * 16) for each in "ab")
+    assert [knowledge_text(r) for r in (one, two)] == [
+        "gradient + auxiliary (folder:/p, files aaaaaa)", "gradient + auxiliary (folder:/p, files bbbbbb)",
+    ]  # fmt: skip
+    assert knowledge_sets.lies_within(one, one)
+    assert not knowledge_sets.lies_within(one, two)
+    assert len(knowledge_sets.rows([one, two])) == 2
+    weak = changed(real("initial-surrogate", 16.0), auxiliary="folder:/p", auxiliary_content="b" * 16)
+    assert "not-monotone" not in names([one, weak])
+    assert "not-monotone" in names([two, weak])
+
+
 @pytest.mark.parametrize(
     ("method", "above", "below", "how"),
     [
