@@ -671,6 +671,23 @@ def test_an_inference_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monk
     assert not torch.equal(before["answers"], after["answers"])
 
 
+def test_an_inference_that_reads_the_order_of_its_images_learns_no_client_from_it(tmp_path, monkeypatch):
+    """The k-th domain in their order was client k's."""
+
+    def reading_the_order(self, seen, known, *rest):
+        return Statements(torch.eye(4).double()[known.domains.unique_consecutive()])
+
+    plugin, seeds = registry.resolve("attack", "property-inference"), 3
+    monkeypatch.setattr(plugin, "infer", reading_the_order)
+    train = presets.train_spec("smoke", "digits4", "fedavg", changes={"rounds": 0})
+    cell = presets.cell_spec("smoke", train, "property-inference", seeds=seeds, victims=4, round_="0")
+    ((_, record),) = reconstructions([cell], tmp_path)
+    right = [s.stated.index(1.0) == s.true.index(1.0) for s in record.statements]
+    assert len(right) == 4 * seeds
+    # By chance a quarter; four standard deviations of it.
+    assert sum(right) / len(right) < 0.25 + 4 * (0.25 * 0.75 / len(right)) ** 0.5
+
+
 def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
     folder, whole = observed["fedavg"]
     handed = []

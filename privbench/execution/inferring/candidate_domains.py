@@ -2,7 +2,8 @@
 
 Every client's images are of one domain, and the candidates are the domains of all clients. The attacker has auxiliary images of
 each candidate and does not know which client holds which. The attacker counts candidates in an order that is drawn from the run's
-seed by a name of its own, so that neither a client's number nor a tie tells anything.
+seed by a name of its own, so that neither a client's number nor a tie tells anything. Auxiliary images are pooled client after
+client: the attacker gets them, with their domains, candidate by candidate as it counts them, so that their order tells nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from privbench.observation import knowledge
 from privbench.seeds import stream
 from privbench.spec import CellSpec, TrainSpec
 from privbench.training import federation
-from privbench.types import Federation
+from privbench.types import Batch, Federation
 
 NAME = "candidate domains"  # of the random stream
 
@@ -27,8 +28,13 @@ NAME = "candidate domains"  # of the random stream
 class AskedDomains(NamedTuple):
     """What an inference is asked about, and what its answers mean."""
 
-    domains: Tensor  # [N] int64: the candidate, as the attacker counts them, of each auxiliary image
+    domains: Tensor  # [N] int64, ascending: the candidate, as the attacker counts them, of each auxiliary image
+    order: Tensor  # [N] int64: which of the cell's auxiliary images each of them is
     place: Tensor  # [D] int64: how the attacker counts the candidates of `names`
+
+    def in_order_of_candidates(self, images: Batch) -> Batch:
+        """The cell's auxiliary images as the attacker gets them, those of `domains`."""
+        return Batch(*(t[self.order] for t in images))
 
     def in_order_of_names(self, answers: Tensor) -> Tensor:
         """The attacker's answers [K', D] in the order of `names`."""
@@ -76,7 +82,8 @@ def of_cell(cell: CellSpec, spec: TrainSpec, fed: Federation, root: Path | None)
                 f"{cell.auxiliary}"
             )
     place = torch.randperm(len(candidates), generator=stream(spec.seed, NAME))
-    return AskedDomains(place[named], place)
+    domains, order = place[named].sort(stable=True)
+    return AskedDomains(domains, order, place)
 
 
 def _of_one(spec: TrainSpec, domain: str) -> str:

@@ -62,16 +62,16 @@ def infer_seed(
     seen, _, shot = one.observed()
     images = attack_cell.auxiliary_images(one, seen)
     every = attack_cell.knowledge_of(store, cell, spec, one.federation, seen, shot)
-    needs, asked, domains = registry.resolve("attack", name).needs, None, None
+    needs, asked, domains, auxiliary = registry.resolve("attack", name).needs, None, None, images.chosen
     if "candidates" in needs:
         asked = candidate_images.of_cell(cell, spec, one.federation, seen.round)
         every = replace(every, candidates=asked.candidates)
     if "domains" in needs:
         domains = candidate_domains.of_cell(cell, spec, one.federation, data_root)
-        every = replace(every, domains=domains.domains)
+        every, auxiliary = replace(every, domains=domains.domains), domains.in_order_of_candidates(auxiliary)
     started = time.perf_counter()
     stated = one_attack.infer_from_artifact(
-        name, cell.attack_settings, seen, replace(every, auxiliary=images.chosen),
+        name, cell.attack_settings, seen, replace(every, auxiliary=auxiliary),
         seeds.of_attacker(spec.id, seen.round), one.place, progress,
     )  # fmt: skip
     if domains is not None:

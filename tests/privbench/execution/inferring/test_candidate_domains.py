@@ -1,5 +1,7 @@
 """Which domains an inference is asked about, and that the answer is the score's alone."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -34,7 +36,32 @@ def test_every_auxiliary_image_has_its_domain():
     assert candidate_domains.names(fed) == ["a", "b"]
     images, _ = knowledge.auxiliary(fed, "same", None, (1, 32, 32), spec.seed)
     assert len(images.labels) == len(asked.domains) == 30
-    assert asked.domains.tolist() == [int(asked.place[i]) for i in [1] * 10 + [0] * 10 + [1] * 10]
+    domains = [int(asked.place[i]) for i in [1] * 10 + [0] * 10 + [1] * 10]
+    assert asked.domains.tolist() == [domains[i] for i in asked.order]
+    assert sorted(asked.order.tolist()) == list(range(30))
+    got = asked.in_order_of_candidates(images)
+    for d, k in ((int(asked.place[0]), slice(10, 20)), (int(asked.place[1]), [*range(10), *range(20, 30)])):
+        assert torch.equal(got.images[asked.domains == d], images.images[k])
+        assert torch.equal(got.labels[asked.domains == d], images.labels[k])
+
+
+@pytest.mark.parametrize("auxiliary", ["same", "same:0.5"])
+def test_the_order_of_the_images_tells_nothing_of_clients(auxiliary):
+    for seed in range(4):
+        asked = asked_of(seed, ("c", "a", "b"), auxiliary=auxiliary)[2]
+        assert asked.domains.unique_consecutive().tolist() == [0, 1, 2]
+
+
+def test_the_attacker_gets_the_same_whichever_client_holds_which_domain():
+    fed, spec, _ = asked_of(domains=("c", "a", "b"))
+    cell, given = presets.cell_spec("smoke", spec, NAME), []
+    for clients in itertools.permutations(fed.clients):
+        held = fed._replace(clients=clients)
+        asked = candidate_domains.of_cell(cell, spec, held, None)
+        images, _ = knowledge.auxiliary(held, "same", None, (1, 32, 32), spec.seed)
+        given.append((asked.domains, *asked.in_order_of_candidates(images)))
+    assert len(given) == 6
+    assert all(torch.equal(a, b) for one in given for a, b in zip(given[0], one, strict=True))
 
 
 def test_a_share_of_the_images_has_the_domains_of_that_share():
@@ -42,8 +69,9 @@ def test_a_share_of_the_images_has_the_domains_of_that_share():
     images, _ = knowledge.auxiliary(fed, "same:0.5", None, (1, 32, 32), spec.seed)
     every, _ = knowledge.auxiliary(fed, "same", None, (1, 32, 32), spec.seed)
     whole = asked_of()[2]
-    for image, domain in zip(images.images, asked.domains, strict=True):
-        (place,) = torch.nonzero((every.images == image).flatten(1).all(1))
+    of_all = whole.in_order_of_candidates(every).images
+    for image, domain in zip(asked.in_order_of_candidates(images).images, asked.domains, strict=True):
+        (place,) = torch.nonzero((of_all == image).flatten(1).all(1))
         assert whole.domains[place] == domain
 
 
@@ -53,7 +81,8 @@ def test_the_order_of_the_candidates_is_drawn_by_the_seed_and_undone_for_the_sco
     for seed in range(8):
         _, _, asked = asked_of(seed)
         # An attacker who knows: of the second client's images, the first name's.
-        answers = torch.nn.functional.one_hot(asked.domains[[0, 10, 20]], 2)
+        in_pool = torch.empty_like(asked.domains).scatter_(0, asked.order, asked.domains)
+        answers = torch.nn.functional.one_hot(in_pool[[0, 10, 20]], 2)
         assert asked.in_order_of_names(answers).argmax(1).tolist() == [1, 0, 1]
 
 
