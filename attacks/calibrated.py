@@ -1,6 +1,7 @@
 """The private extractor fitted to a few images that the attacker knows, and the victims inverted through it.
 
-Whoever knows images of a client, one that it published, or canaries, sees E of them: the features in their uploads. LeNet-5's E has
+Whoever knows images of a client, one that it published, or canaries, and which uploads are of them, sees E of them: the features in
+these uploads. LeNet-5's E has
 2,572 (grey) or 2,872 (colour) numbers, and an image gives 400 equations. The fit is the most probable extractor under a Gaussian
 prior about a random start, or with `start` about the initial extractor or a surrogate (attacks/shadow/fitting/calibration.py).
 The client's other uploads, the victims among them, refine it (refinement.py there). Whether they do, and how far the fit is

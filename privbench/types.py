@@ -310,11 +310,13 @@ class ExpectedUpload(NamedTuple):
 class KnownImages(NamedTuple):
     """Images of the attacked clients that the attacker knows, none of them a victim's, with what the server saw of them.
 
+    The attacker knows which upload is of which images, as a server does that planted them or chose when a client used them. Within
+    an upload of several it knows their labels, and not which part of the gradient is of which image.
     An upload that was not finite, or that shows no features, stands among them as it came.
     """
 
     images: Tensor  # [N, B, C, H, W] as they are known
-    # N uploads of the attacked round, of these images in any order; their labels are known, and whose they are.
+    # N uploads of the attacked round, the n-th of images[n]; their labels [N, B] are known, and whose they are.
     seen: Artifact
     error: float  # standard deviation of the Gaussian error of each known pixel; 0: they are known exactly
 
@@ -340,7 +342,7 @@ class Knowledge:
 
     auxiliary   images disjoint from every client's training images
     initial     the networks that every client started with
-    known       images of the attacked clients, and their uploads of the attacked round
+    known       images of the attacked clients, and which uploads of the attacked round are theirs
     rounds      what the server kept: of each observed round, the attacked one last, uploads of the same images, none of them a
                 victim's, in an order that tells nothing
     colluder    attacked client -> another client: its networks at the attacked round, and its training images

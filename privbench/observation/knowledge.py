@@ -3,7 +3,7 @@
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
 initial     the networks every client started with, as known to somebody who has the run's seed; nothing where each drew its own
-known       images of the attacked clients that are no victims, with their uploads (privbench/observation/other_images.py)
+known       images of the attacked clients that are no victims, each with its upload (privbench/observation/other_images.py)
 rounds      what the server kept of the rounds that it observed: uploads of images that are no victims
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out

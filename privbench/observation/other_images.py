@@ -1,6 +1,6 @@
 """Images of the attacked clients that are no victims, whose uploads an attacker has as well: known ones, and those of many rounds.
 
-known     k images of each attacked client, their pixels known exactly or with a Gaussian error
+known     k images of each attacked client, their pixels known exactly or with a Gaussian error, and which upload is of which
 rounds    n images of each attacked client, whose uploads the server kept from every round that it observed; nobody knows them
 
 Both are training images of the client, drawn from the run's seed by a name of their own. An image that is the same picture as a

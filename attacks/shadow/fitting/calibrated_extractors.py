@@ -1,10 +1,11 @@
 """Each attacked client's extractor from images of it that the attacker knows, and victims inverted through it.
 
-Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
-(attacks/features/per_image.py) and paired with its images (calibration.py). The fit and its error are those of
-calibration.py. By default it is from a random start, which needs no other knowledge. The initial extractor and a surrogate are the
-other choices; after training neither gains significantly over a random start (one seed, docs/appendix/tuning.md). The victims'
-uploads refine the fit where that serves the known images (refinement.py).
+Features of known images are read off their uploads in closed form, as the victims' are. Which upload is of which image is known
+(types.KnownImages). Of a batch it is known of which images together: its features are separated first
+(attacks/features/per_image.py) and paired with its images by label and by what they show (calibration.py). The fit and its error
+are those of calibration.py. By default it is from a random start, which needs no other knowledge. The initial extractor and a
+surrogate are the other choices; after training neither gains significantly over a random start (one seed, docs/appendix/tuning.md).
+The victims' uploads refine the fit where that serves the known images (refinement.py).
 """
 
 from __future__ import annotations

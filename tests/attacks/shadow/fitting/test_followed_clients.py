@@ -124,6 +124,21 @@ def test_known_images_of_batches_are_paired_with_the_features_that_are_theirs():
     assert error < 0.1 * worst
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_it_is_known_which_upload_is_of_which_known_images_and_no_order_within_an_upload(size):
+    rows, extractor = KEPT[0], trained(1)
+    seen, shown = uploads(VICTIMS[:1], [extractor], round_=1), X[rows].view(-1, size, 1, 32, 32)
+    of_them = uploads((rows,), [extractor], round_=1, batch_size=size, known=True)
+
+    def end(images, labels):
+        known = KnownImages(images, replace(of_them, labels=labels), 0.0)
+        return Calibrated(**BRIEF).reconstruct(seen, replace(knowledge([extractor]), known=known), 0).images
+
+    right = end(shown, of_them.labels)
+    torch.testing.assert_close(end(shown.flip(1), of_them.labels.flip(1)), right, atol=1e-3, rtol=0)
+    assert (end(shown.roll(1, 0), of_them.labels.roll(1, 0)) - right).abs().max() > 0.02
+
+
 def separates_all_but(monkeypatch, number):
     """Separation of batches fails for one of them; its features are then noise, as a failed search leaves them."""
     separate = disaggregation.disaggregate
