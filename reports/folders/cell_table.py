@@ -54,7 +54,7 @@ def method_and_defence(cell: CellSpec) -> tuple[str, str]:
 
 def setting(cell: CellSpec) -> list[str]:
     """What a cell has beside its data set, round, method, defence and attack: preset, clients, what is not as in the preset."""
-    changed = sorted(remarks.training_overrides(cell).items())
+    changed = sorted(grouping.training_overrides(cell).items())
     if cell.attack is None:
         conditions = grouping.title(grouping.setting(cell)).split(", ")[1:]
     else:

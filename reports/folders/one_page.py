@@ -91,7 +91,8 @@ def _findings(records: Sequence[Record]) -> Table:
     attacked = [
         r for r in quotable([r for r in records if isinstance(r, AttackRecord)]) if r.attack not in registry.FLOORS
     ]
-    tables = {r.id: (group(r.cell), _trained(r.cell)) for r in attacked}
+    trained_as = grouping.training_words(r.cell for r in attacked)
+    tables = {r.id: (group(r.cell), trained_as[r.cell.id]) for r in attacked}
     keys = unique(tables.values())
     parts = [[*title_of(key).split(", "), *([f"trained with {trained}"] if trained else [])] for key, trained in keys]
     names, common = cell_table.distinct(parts) if keys else ([], [])
@@ -128,17 +129,12 @@ def _findings(records: Sequence[Record]) -> Table:
     return Table(FINDINGS, (), (), lines, text=text)
 
 
-def _trained(cell: CellSpec) -> str:
-    """What of its training is not as in its preset, in words."""
-    return remarks.override_text(remarks.training_overrides(cell))
-
-
-def _of_several_schedules(cells: Sequence[CellSpec]) -> set[tuple[Any, ...]]:
-    """The groups in which one method with one defence was trained by several schedules: each is a table of its own."""
-    schedules: dict[tuple[Any, ...], set[str]] = {}
+def _of_several_trainings(cells: Sequence[CellSpec], trained_as: Mapping[str, str]) -> set[tuple[Any, ...]]:
+    """The groups in which one method with one defence was trained in several ways: each is a table of its own."""
+    columns: dict[tuple[Any, ...], set[str]] = {}
     for cell in cells:
-        schedules.setdefault((group(cell), label(cell)), set()).add(_trained(cell))
-    return {key for (key, _), of_column in schedules.items() if len(of_column) > 1}
+        columns.setdefault((group(cell), label(cell)), set()).add(trained_as[cell.id])
+    return {key for (key, _), of_column in columns.items() if len(of_column) > 1}
 
 
 def _by_method(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
@@ -169,13 +165,14 @@ def _forms(contents: Contents, attacked: Sequence[AttackRecord], left_out: list[
     """Methods side by side, a table for each data set, round and setting."""
     gaps = [gap for gap in contents.gaps if gap.cell.attack is not None]
     cells = [*(r.cell for r in attacked), *(gap.cell for gap in gaps)]
-    several = _of_several_schedules(cells)
-    schedules = {cell.id: _trained(cell) if group(cell) in several else "" for cell in cells}
+    trained_as = grouping.training_words(cells)
+    several = _of_several_trainings(cells, trained_as)
+    trained = {cell.id: trained_as[cell.id] if group(cell) in several else "" for cell in cells}
     forms = []
-    for schedule in unique(schedules[r.cell.id] for r in attacked):
-        alike = [r for r in attacked if schedules[r.cell.id] == schedule]
-        for form in published_form.compact(alike, [gap for gap in gaps if schedules[gap.cell.id] == schedule]):
-            title = f"{form.title}, trained with {schedule}" if schedule else form.title
+    for how in unique(trained[r.cell.id] for r in attacked):
+        alike = [r for r in attacked if trained[r.cell.id] == how]
+        for form in published_form.compact(alike, [gap for gap in gaps if trained[gap.cell.id] == how]):
+            title = f"{form.title}, trained with {how}" if how else form.title
             forms.append(Table(title, form.columns, form.rows, is_part=True))
     if len(forms) > MOST_FORMS:
         left_out.append(

@@ -11,7 +11,7 @@ are asked together: those of methods in one data set and round, or all of one ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -22,8 +22,7 @@ from privbench.records.entries import Victim
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import LEAST_SEEDS, Interval
-from reports.records import measured
-from reports.records.labels import group, groups, label, place, title_of, unique
+from reports.records import grouping, measured
 from reports.records.measured import Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
@@ -75,10 +74,11 @@ class _Pair(NamedTuple):
 
 
 def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
-    """Every pair of methods among records of one table, each by its strongest attack; pairs without common victims are left out."""
-    order = unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell)))
-    best = [strongest([r for r in records if label(r.cell) == name]) for name in order]
-    return _tested([_pair(a, b) for a, b in combinations(best, 2)])
+    """Every pair of methods among records of one table, each by its strongest attack; pairs without common victims are left out.
+
+    Methods that were not trained alike are no pair (grouping.py).
+    """
+    return [c for table in grouping.trained_alike(records) for c in _of_columns(table.columns)]
 
 
 def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]:
@@ -87,12 +87,18 @@ def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]
     Smoke runs are not compared: they test that every part runs, and nothing else.
     """
     records = quotable(records)
-    several = len(groups(records)) > 1
+    tables = grouping.trained_alike(records)
     comparisons = []
-    for key in groups(records):
-        of_group = between_methods([r for r in records if group(r.cell) == key])
-        comparisons += [c._replace(name=f"{title_of(key)}: {c.name}") if several else c for c in of_group]
+    for table in tables:
+        of_table = _of_columns(table.columns)
+        comparisons += [c._replace(name=f"{table.title}: {c.name}") if len(tables) > 1 else c for c in of_table]
     return comparisons
+
+
+def _of_columns(columns: Mapping[str, Sequence[AttackRecord]]) -> list[Comparison]:
+    """Every pair of methods of one table; of a method that is there several times the best by validation accuracy."""
+    best = {name: strongest(column) for name, column in grouping.best_of_each(columns).items()}
+    return _tested([_paired(f"{one} - {other}", best[one], best[other]) for one, other in combinations(best, 2)])
 
 
 def against_floor(rows: Sequence[Measured], names: Sequence[str]) -> list[Comparison]:
@@ -117,10 +123,6 @@ def paired_means(one: Sequence[float], other: Sequence[float]) -> tuple[float, f
     mean = fmean(each)
     half = float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
     return mean, mean - half, mean + half
-
-
-def _pair(a: Measured, b: Measured) -> _Pair:
-    return _paired(f"{label(a.first.cell)} - {label(b.first.cell)}", a, b)
 
 
 def _paired(name: str, a: Measured, b: Measured) -> _Pair:

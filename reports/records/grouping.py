@@ -1,26 +1,49 @@
-"""How the records of training are put into tables and figures: one setting a table, one method (with its settings) a row.
+"""How records are put into tables and figures: one setting a table, one method (with its settings) a row, trained in one way.
 
 A setting is what all methods of one comparison have in common: data set, layout, clients, networks, preset. Cells that differ in
 the attack alone share their training, and count once. Where a setting of the method or of its schedule was searched (FedProx's mu,
 a learning rate), the run with the best validation accuracy stands for the method.
+
+A table of attacks (labels.py, `group`) may hold one method with one defence twice, trained by two schedules or from other images:
+its label does not say so. Records are compared, and checked together, where they were trained alike in all that methods have in
+common (COMMON). What is a method's own (mu, steps of a server) may differ from method to method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.data import partition
-from privbench.records.schema import Record
+from privbench.errors import UserError
+from privbench.records.schema import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec
-from reports.records.labels import conditions_text, label, networks, observed_words, unique
+from reports.records.labels import (
+    DIGITS,
+    SEARCHED,
+    conditions_text,
+    group,
+    label,
+    networks,
+    observed_words,
+    place,
+    title_of,
+    unique,
+)
 
 Setting = tuple[Any, ...]
 Observation = tuple[Setting, tuple[str, ...]]
 R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
+# Fields of a schedule that no number depends on.
+WITHOUT_EFFECT = frozenset({"keep_every"})
+# What all methods train by: the images of a client, and of the schedule what is no generator's and no server's.
+COMMON = frozenset({"per_client", "rounds", "local_epochs", "client_steps", "batch", "patience"})
+TASK = "task."  # begins the settings of the clients' optimiser, which are common, too
+RATE = "task.lr"  # but for the rate of SGD under FedMD-CG's protocol, which is searched for each method
+Key = tuple[tuple[Any, ...], str]
 
 
 def setting(cell: CellSpec) -> Setting:
@@ -139,10 +162,15 @@ def _settings(cell: CellSpec) -> dict[str, Any]:
 
 def schedule_fields(train: TrainSpec) -> dict[str, Any]:
     """The fields of a schedule, optimisers spelt out: "rounds", "task.lr"."""
-    flat: dict[str, Any] = {}
-    for name, value in train.schedule.model_dump().items():
-        flat |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
-    return flat
+    return flat(train.schedule.model_dump())
+
+
+def flat(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a schedule that was written out."""
+    fields: dict[str, Any] = {}
+    for name, value in schedule.items():
+        fields |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return fields
 
 
 def _text(value: object) -> str:
@@ -157,3 +185,152 @@ def validation_accuracy(r: Record) -> float:
         if t.rounds
     ]
     return fmean(best) if best else -1.0
+
+
+class TrainedAlike(NamedTuple):
+    """Records of one table that may be compared."""
+
+    key: Key
+    title: str
+    columns: dict[str, list[AttackRecord]]  # a method and its defence, with what is its own where there are several
+
+    @property
+    def records(self) -> list[AttackRecord]:
+        """Of all columns."""
+        return [r for column in self.columns.values() for r in column]
+
+
+def training_overrides(cell: CellSpec) -> dict[str, Any]:
+    """How many images a client has, and the fields of the schedule, e.g. "task.lr", that differ from the preset's."""
+    usual = _usual(cell)
+    return {name: value for name, value in _fields(cell.train).items() if name in usual and usual[name] != value}
+
+
+def override_text(settings: Mapping[str, Any]) -> str:
+    """Settings in words, e.g. "steps 1, task.lr 0.001"."""
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in sorted(settings.items())
+    )
+
+
+def training_words(cells: Iterable[CellSpec]) -> dict[str, str]:
+    """Cell id -> how it was trained, in words: what is not as in its preset, and what other cells of its column have otherwise."""
+    each, columns = {cell.id: cell for cell in cells}, dict[tuple[Any, ...], list[CellSpec]]()
+    for cell in each.values():
+        columns.setdefault((group(cell), label(cell)), []).append(cell)
+    texts: dict[str, str] = {}
+    for column in columns.values():
+        whole = [_common(cell) | _own(cell) for cell in column]
+        texts |= {
+            cell.id: override_text(training_overrides(cell) | varying)
+            for cell, varying in zip(column, _varying(whole), strict=True)
+        }
+    return texts
+
+
+def trained_alike(records: Sequence[AttackRecord]) -> list[TrainedAlike]:
+    """The tables that some records make, each of records that were trained alike, in the order of their first record."""
+    of_key: dict[Key, list[AttackRecord]] = {}
+    for r in records:
+        of_key.setdefault(key_of(r.cell), []).append(r)
+    titles: dict[Key, str] = {}
+    for one in unique(where for where, _ in of_key):
+        keys = [key for key in of_key if key[0] == one]
+        for key, varying in zip(keys, _varying([_common(of_key[key][0].cell) for key in keys]), strict=True):
+            titles[key] = title_of(one) + (f", trained with {override_text(varying)}" if varying else "")
+    return [TrainedAlike(key, titles[key], _columns(alike)) for key, alike in of_key.items()]
+
+
+def key_of(cell: CellSpec) -> Key:
+    """What the records of one table that were trained alike have in common."""
+    return group(cell), str(sorted(_common(cell).items()))
+
+
+def beside(table: TrainedAlike, references: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Those of some records from elsewhere that were trained as those of a table, whatever their own presets are."""
+    alike = {(group(r.cell), _trained(r.cell)) for r in table.records}
+    return [r for r in references if key_of(r.cell) == table.key or (group(r.cell), _trained(r.cell)) in alike]
+
+
+def best_of_each(columns: Mapping[str, Sequence[AttackRecord]]) -> dict[str, Sequence[AttackRecord]]:
+    """Of the columns of one method and defence the one that is best by validation accuracy."""
+    best: dict[str, str] = {}
+    for name, column in columns.items():
+        method = label(column[0].cell)
+        if method not in best or _validated(column) > _validated(columns[best[method]]):
+            best[method] = name
+    return {name: column for name, column in columns.items() if name in best.values()}
+
+
+def _columns(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
+    """Those of one table in the published order."""
+    by_label: dict[str, dict[str, list[AttackRecord]]] = {}
+    for r in sorted(records, key=lambda r: place(r.cell)):
+        by_label.setdefault(label(r.cell), {}).setdefault(str(sorted(_own(r.cell).items())), []).append(r)
+    columns = {}
+    for name, variants in by_label.items():
+        each = list(variants.values())
+        for variant, varying in zip(each, _varying([_own(one[0].cell) for one in each]), strict=True):
+            columns[f"{name} ({override_text(varying)})" if varying else name] = variant
+    return columns
+
+
+def _validated(column: Sequence[AttackRecord]) -> float:
+    return max(map(validation_accuracy, column))
+
+
+def _common(cell: CellSpec) -> dict[str, Any]:
+    """What methods have in common, where it is not as in the preset, or where that is not known."""
+    usual, train = _usual(cell), cell.train
+    given = {
+        name: value for name, value in _fields(train).items() if usual.get(name) != value and _is_common(cell, name)
+    }
+    given |= {} if train.min_per_client is None else {"min_per_client": train.min_per_client}
+    return given | ({} if train.content is None else {"files": train.content[:DIGITS]})
+
+
+def _trained(cell: CellSpec) -> str:
+    """All that methods have in common."""
+    return str(sorted((name, value) for name, value in _fields(cell.train).items() if _is_common(cell, name)))
+
+
+def _own(cell: CellSpec) -> dict[str, Any]:
+    """The rest: of a method's own."""
+    searched = {name: value for name, value in cell.train.method_settings.items() if name in SEARCHED}
+    return searched | {name: value for name, value in training_overrides(cell).items() if not _is_common(cell, name)}
+
+
+def _is_common(cell: CellSpec, name: str) -> bool:
+    if name == RATE and cell.train.protocol == "fedmd-cg" and cell.preset in presets.AS_PUBLISHED:
+        return False
+    return name in COMMON or name.startswith(TASK)
+
+
+def _varying(each: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of several settings those that not all have alike."""
+    alike = {name for name in each[0] if all(name in one and one[name] == each[0][name] for one in each)}
+    return [{name: value for name, value in one.items() if name not in alike} for one in each]
+
+
+def _usual(cell: CellSpec) -> dict[str, Any]:
+    """The images of a client and the schedule in the cell's preset; of a method or data set of a user's own the schedule alone."""
+    train = cell.train
+    layout = {name: getattr(train, name) for name in ("backbone", "image_size", "protocol", "partition", "domains")}
+    try:
+        return _fields(presets.train_spec(cell.preset, train.dataset, train.method, **layout))
+    except UserError:
+        # What only the record names is not imported.
+        if cell.preset not in presets.PRESETS:
+            return {}
+        chosen = (cell.preset, train.dataset, train.method, train.backbone, train.protocol)
+        return _flat(presets.schedule_of(*chosen))
+
+
+def _fields(train: TrainSpec) -> dict[str, Any]:
+    """The images of a client and the schedule, optimisers spelt out."""
+    return {"per_client": train.per_client} | _flat(train.schedule.model_dump())
+
+
+def _flat(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flat(schedule).items() if name not in WITHOUT_EFFECT}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,9 +12,9 @@ from privbench.errors import UserError
 from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
-from privbench.spec import CellSpec, TrainSpec
+from privbench.spec import CellSpec
 from reports.records import grouping, measured, table_checks
-from reports.records.labels import Gap, group, label, published, round_label, round_text, unique
+from reports.records.labels import Gap, label, published, round_label, round_text, unique
 from reports.records.measured import papers_attack, strongest
 from reports.records.number_text import FEW, NONE, measured_otherwise, span
 from reports.records.published import Published, of_papers_attack
@@ -27,8 +27,6 @@ OF_RUN = re.compile(r"(.+, round \d+, seed \d+): (.+)")
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
 NOT_BESIDE = "No published value stands beside it"
-# Fields of a schedule that no number depends on.
-WITHOUT_EFFECT = frozenset({"keep_every"})
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
@@ -134,10 +132,8 @@ def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] 
     """
     if is_smoke(records):
         return [SMOKE_NOTE, *of_training(records)]
-    columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
-    for r in records:
-        columns.setdefault((*group(r.cell), label(r.cell)), []).append(r)
-    differences = [line for column in columns.values() for line in _against_published(column)]
+    columns = [column for table in grouping.trained_alike(records) for column in table.columns.values()]
+    differences = [line for column in columns for line in _against_published(column)]
     return unique([*table_checks.lines(records, references), *differences, *of_training(records)])
 
 
@@ -245,43 +241,16 @@ def attack_overrides(cell: CellSpec) -> dict[str, Any]:
     return {name: value for name, value in (defaults | cell.attack_settings).items() if usual.get(name) != value}
 
 
-def training_overrides(cell: CellSpec) -> dict[str, Any]:
-    """How many images a client has, and the fields of the schedule, e.g. "task.lr", that differ from the preset's."""
-    train = cell.train
-    layout = {name: getattr(train, name) for name in ("backbone", "image_size", "protocol", "partition", "domains")}
-    try:
-        usual = presets.train_spec(cell.preset, train.dataset, train.method, **layout)
-    except UserError:
-        # A data set or method of a user's own, or one that its preset no longer has.
-        return {}
-    there = _fields_of_training(usual)
-    return {name: value for name, value in _fields_of_training(train).items() if there[name] != value}
-
-
 def override_lines(records: Sequence[Record]) -> list[str]:
     """One line for each that differs from its preset, e.g. "Not as in the preset: dlg with steps 1."."""
     attacks = unique(
-        f"{r.cell.attack} with {override_text(settings)}"
+        f"{r.cell.attack} with {grouping.override_text(settings)}"
         for r in records
         if r.cell.attack and (settings := attack_overrides(r.cell))
     )
     trained = unique(
-        f"{label(r.cell)} trained with {override_text(changed)}"
+        f"{label(r.cell)} trained with {grouping.override_text(changed)}"
         for r in records
-        if (changed := training_overrides(r.cell))
+        if (changed := grouping.training_overrides(r.cell))
     )
     return [f"Not as in the preset: {'; '.join(each)}." for each in (attacks, trained) if each]
-
-
-def _fields_of_training(train: TrainSpec) -> dict[str, Any]:
-    """The images of a client and the schedule, optimisers spelt out."""
-    every = {"per_client": train.per_client, **grouping.schedule_fields(train)}
-    return {name: value for name, value in every.items() if name not in WITHOUT_EFFECT}
-
-
-def override_text(settings: Mapping[str, Any]) -> str:
-    """Settings in words, e.g. "steps 1, task.lr 0.001"."""
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in sorted(settings.items())
-    )

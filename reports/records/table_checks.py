@@ -20,18 +20,8 @@ from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.spec import CellSpec
-from reports.records import comparison, guarantees, knowledge_sets, measured
-from reports.records.labels import (
-    attacker_text,
-    group,
-    groups,
-    knowledge_text,
-    label,
-    networks,
-    title_of,
-    unique,
-    update_text,
-)
+from reports.records import comparison, grouping, guarantees, knowledge_sets, measured
+from reports.records.labels import attacker_text, knowledge_text, networks, unique, update_text
 from reports.records.measured import ORACLE, Measured, best_record, strongest
 from reports.records.number_text import range_text
 
@@ -48,17 +38,16 @@ def by_record(
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
     """
     messages = {r.id: [*r.messages, *below_floor(r), *guarantees.refuted(r)] for r in records}
-    for key in groups(records):
-        of_group = [r for r in records if group(r.cell) == key]
-        beside = [*of_group, *(r for r in references if group(r.cell) == key)]
-        for name in unique(label(r.cell) for r in of_group):
-            column = [r for r in of_group if label(r.cell) == name]
+    for table in grouping.trained_alike(records):
+        of_table = table.records
+        beside = [*of_table, *grouping.beside(table, references)]
+        for column in table.columns.values():
             for r, message in (
                 *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, beside),
                 *overlapping_floor(column),
             ):  # fmt: skip
                 messages[r.id].append(message)
-        for r, message in overlapping(of_group):
+        for r, message in overlapping(of_table):
             messages[r.id].append(message)
     return messages
 
@@ -70,20 +59,22 @@ def lines(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = 
     for r in records:
         for message in messages[r.id]:
             rows.setdefault((message.name, message.sentence), []).append(r)
-    return [f"{name}: {_rows(flagged, records)}: {sentence}." for (name, sentence), flagged in rows.items()]
+    tables = grouping.trained_alike(records)
+    return [f"{name}: {_rows(flagged, tables)}: {sentence}." for (name, sentence), flagged in rows.items()]
 
 
-def _rows(flagged: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
-    if len(flagged) == len(every) > 1:
+def _rows(flagged: Sequence[AttackRecord], tables: Sequence[grouping.TrainedAlike]) -> str:
+    if len(flagged) == sum(len(table.records) for table in tables) > 1:
         return "every row"
     texts = []
-    for key in groups(flagged):
-        of_group = [r for r in flagged if group(r.cell) == key]
+    where = {r.id: (table.title, name) for table in tables for name, column in table.columns.items() for r in column}
+    for title in unique(where[r.id][0] for r in flagged):
+        here = [r for r in flagged if where[r.id][0] == title]
         each = [
-            f"{attack} on {', '.join(unique(label(r.cell) for r in of_group if r.attack == attack))}"
-            for attack in unique(r.attack for r in of_group)
+            f"{attack} on {', '.join(unique(where[r.id][1] for r in here if r.attack == attack))}"
+            for attack in unique(r.attack for r in here)
         ]
-        texts.append(f"{title_of(key)}: {'; '.join(each)}")
+        texts.append(f"{title}: {'; '.join(each)}")
     return " | ".join(texts)
 
 

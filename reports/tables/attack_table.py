@@ -14,8 +14,9 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, guarantees, measured, quotable, table_checks
+from reports.records import comparison, grouping, guarantees, measured, quotable, table_checks
 from reports.records.ceiling import ceiling_of
+from reports.records.grouping import override_text
 from reports.records.labels import (
     Gap,
     fields_of,
@@ -36,9 +37,7 @@ from reports.records.remarks import (
     gap_lines,
     header,
     override_lines,
-    override_text,
     remarks,
-    training_overrides,
 )
 from reports.tables import broadcast_table
 from reports.tables.published_form import compact
@@ -105,11 +104,13 @@ def between_methods(records: Sequence[AttackRecord]) -> list[Table]:
 def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[dict[str, str]]:
     """One row per record, in the order given."""
     ceilings = {
-        key: ceiling_of([r for r in (*records, *references) if group(r.cell) == key]) for key in groups(records)
+        r.id: ceiling_of([*table.records, *grouping.beside(table, references)])
+        for table in grouping.trained_alike(records)
+        for r in table.records
     }
     messages = table_checks.by_record(records, references)
     rows = [
-        _long_row(record, ceilings[group(record.cell)], messages[record.id], guarantees.cells(record, records))
+        _long_row(record, ceilings[record.id], messages[record.id], guarantees.cells(record, records))
         for record in records
     ]
     return [quotable.cells(r.cell.preset, row, NONE) for r, row in zip(records, rows, strict=True)]
@@ -182,7 +183,7 @@ def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any
         "observe": r.cell.observe,
         "wire": r.cell.wire,
         "attack_settings": override_text(attack_overrides(r.cell)),
-        "training_settings": override_text(training_overrides(r.cell)),
+        "training_settings": override_text(grouping.training_overrides(r.cell)),
         "backbone": r.cell.train.backbone,
         "image_size": r.cell.train.image_size,
         "attacked_rounds": " ".join(map(str, r.rounds)),

@@ -128,8 +128,8 @@ def _numbers(r: InferenceRecord) -> list[dict[str, Any]]:
     about = {
         "id": r.id, "dataset": r.cell.train.dataset, "method": label(r.cell), "inference": r.attack,
         "question": r.question, "round": r.cell.round, "observe": r.cell.observe, "batch_size": r.cell.batch_size,
-        "wire": r.cell.wire, "attack_settings": remarks.override_text(remarks.attack_overrides(r.cell)),
-        "training_settings": remarks.override_text(remarks.training_overrides(r.cell)),
+        "wire": r.cell.wire, "attack_settings": grouping.override_text(remarks.attack_overrides(r.cell)),
+        "training_settings": grouping.override_text(grouping.training_overrides(r.cell)),
     }  # fmt: skip
     return [
         about

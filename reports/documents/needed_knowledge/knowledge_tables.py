@@ -12,7 +12,7 @@ from privbench.spec import CellSpec
 from reports.documents import model_accuracy, published
 from reports.documents.findings import by_method
 from reports.documents.needed_knowledge import paired_rows
-from reports.records import comparison, knowledge_sets, measured, remarks
+from reports.records import comparison, grouping, knowledge_sets, measured, remarks
 from reports.records.labels import label, unique
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text, span
@@ -133,7 +133,7 @@ def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:
 
 def settings(cell: CellSpec) -> str:
     """What of an attack's settings is not the default."""
-    return remarks.override_text(remarks.attack_overrides(cell)) or DEFAULTS
+    return grouping.override_text(remarks.attack_overrides(cell)) or DEFAULTS
 
 
 def across(

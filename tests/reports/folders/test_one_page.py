@@ -393,6 +393,32 @@ def test_the_terminal_shows_what_inferences_state(repository, command):
     assert "failures" not in ran.out
 
 
+def test_a_folder_with_two_learning_rates_compares_methods_at_each_of_them():
+    def at(rate, method, psnr):
+        schedule = record(method).cell.train.schedule
+        task = schedule.task.model_copy(update={"lr": rate})
+        return named(
+            changed(record(method, psnr=psnr, seeds=range(5)), schedule=schedule.model_copy(update={"task": task}))
+        )
+
+    records = [
+        at(0.003, "fedavg", 15.0),
+        at(0.003, "fedsplit", 14.0),
+        at(0.1, "fedavg", 40.0),
+        at(0.1, "fedsplit", 12.0),
+    ]
+    report = one_page.report(of(records), with_pictures=False)
+    (between,) = [table for table in report.tables if table.title == "Between methods"]
+    assert [row[0].partition("4 clients")[2] for row in between.rows] == [
+        ": FedAvg - FedSplit",
+        ", trained with task.lr 0.1: FedAvg - FedSplit",
+    ]
+    assert [float(row[3].split()[0]) for row in between.rows] == pytest.approx([1, 28], abs=0.5)
+    findings = " ".join(report.tables[0].notes)
+    assert "trained with task.lr 0.1: FedAvg - FedSplit: PSNR differs by 28" in findings
+    assert "FedAvg - FedSplit: PSNR differs by 26" not in findings
+
+
 def test_one_method_trained_by_several_schedules_is_several_findings_and_tables():
     """Methods of one table may have schedules of their own; one column may not have two, of which the worse would hide."""
 
@@ -413,6 +439,8 @@ def test_one_method_trained_by_several_schedules_is_several_findings_and_tables(
         assert any("task.lr 0.1" in cell for row in report.tables[1].rows for cell in row)
         start = [table.title for table in report.tables].index("Methods side by side")
         sides.append([table for table in report.tables[start + 1 :] if table.is_part and len(table.columns) > 1])
+        between = [table for table in report.tables if table.title == "Between methods"]
+        assert between == []  # one method alone, or two that were not trained alike
     (plain, changed), (both,) = sides
     assert "trained with task.lr 0.1" in changed.title
     assert "trained with" not in plain.title

@@ -5,7 +5,7 @@ import io
 
 from privbench import presets
 from reports.documents import published
-from reports.records import remarks
+from reports.records import grouping, remarks
 from reports.tables import attack_table, inference_table, report_files
 from tests.builders.records import record
 
@@ -20,14 +20,14 @@ def made(**changes):
 
 
 def test_a_cell_of_its_preset_differs_in_nothing():
-    assert remarks.attack_overrides(made().cell) == remarks.training_overrides(made().cell) == {}
+    assert remarks.attack_overrides(made().cell) == grouping.training_overrides(made().cell) == {}
     assert remarks.override_lines([made()]) == []
 
 
 def test_settings_of_the_attack_and_of_training_are_told():
     other = made(attack_settings={"steps": 7}, per_client=64, changes={"rounds": 2, "task.lr": 0.001})
     assert remarks.attack_overrides(other.cell) == {"steps": 7}
-    assert remarks.training_overrides(other.cell) == {"per_client": 64, "rounds": 2, "task.lr": 0.001}
+    assert grouping.training_overrides(other.cell) == {"per_client": 64, "rounds": 2, "task.lr": 0.001}
     assert remarks.override_lines([made(), other]) == [
         "Not as in the preset: dlg with steps 7.",
         "Not as in the preset: FedAvg trained with per_client 64, rounds 2, task.lr 0.001.",
@@ -37,7 +37,7 @@ def test_settings_of_the_attack_and_of_training_are_told():
 def test_a_data_set_or_method_of_a_users_own_has_no_preset_to_differ_from():
     cell = made().cell
     own = cell.model_copy(update={"train": cell.train.model_copy(update={"method": "my.module:Method"})})
-    assert remarks.training_overrides(own) == {}
+    assert grouping.training_overrides(own) == {}
 
 
 def test_the_attack_table_and_its_numbers_name_them():

@@ -15,7 +15,15 @@ from reports.records import comparison, knowledge_sets, measured, remarks, table
 from reports.records.labels import attacker_text, knowledge_text
 from reports.records.number_text import range_text
 from reports.records.table_checks import below_floor
-from tests.builders.records import changed, record, with_knowledge, with_psnr, with_victims
+from tests.builders.records import (
+    changed,
+    record,
+    training,
+    with_knowledge,
+    with_psnr,
+    with_training,
+    with_victims,
+)
 
 SEEDS = tuple(range(statistics.LEAST_SEEDS))
 
@@ -358,6 +366,73 @@ def test_methods_are_compared_on_the_same_victims_and_p_values_adjusted():
     other = attack_record("staged", 20.0, method="fedcg", dataset="cifar10")
     strangers = [v.model_copy(update={"images": [f"stranger {i}"]}) for i, v in enumerate(other.victims)]
     assert comparison.between_methods([a, with_victims(other, strangers)]) == []
+
+
+def trained_at(rate, made):
+    """The same record of a training at another learning rate, under its cell's name."""
+    schedule = made.cell.train.schedule
+    task = schedule.task.model_copy(update={"lr": rate})
+    other = changed(made, schedule=schedule.model_copy(update={"task": task}))
+    return other.model_copy(update={"id": other.cell.id})
+
+
+def test_methods_are_compared_where_they_were_trained_alike_and_nowhere_else():
+    usual = [attack_record("staged", psnr, method=m) for m, psnr in (("fedavg", 30.0), ("fedsplit", 20.0))]
+    other = [trained_at(0.1, r) for r in (attack_record("staged", 50.0, method="fedavg"), usual[1])]
+    alone = trained_at(0.2, usual[0])
+    of_usual, of_other = comparison.between_methods_of_each([*usual, *other, alone])
+    assert of_usual.name == "cifar10, round best, quick preset, 4 clients: FedAvg - FedSplit"
+    assert of_other.name == f"{of_usual.name.partition(':')[0]}, trained with task.lr 0.1: FedAvg - FedSplit"
+    assert [set(c.ids) for c in (of_usual, of_other)] == [{r.id for r in pair} for pair in (usual, other)]
+    assert of_usual.difference_db.mean == pytest.approx(10, abs=1)
+    assert of_other.difference_db.mean == pytest.approx(30, abs=1)
+    # One training of each method is no comparison, either.
+    assert comparison.between_methods_of_each([usual[1], other[0]]) == []
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [{"per_client": 77}, {"content": "0123456789abcdef"}, {"min_per_client": 3}, {"method_settings": {"mu": 0.1}}],
+)
+def test_checks_hold_no_attack_against_one_on_another_training(trained):
+    weak, strong = surrogate(16.0), attack_record("dlg", 20.0, rung="L1")
+    assert "not-monotone" in names([weak, strong])
+    elsewhere = changed(strong, **trained)
+    elsewhere = elsewhere.model_copy(update={"id": elsewhere.cell.id})
+    assert "not-monotone" not in names([weak, elsewhere])
+    assert "not-monotone" in names([changed(weak, **trained), elsewhere])
+
+
+def test_a_control_of_another_training_is_no_control():
+    attacked, fedavg = surrogate(16.0), attack_record("dlg", 30.0, method="fedavg")
+    assert every_name([attacked, fedavg]) == []
+    assert every_name([attacked, trained_at(0.1, fedavg)]) == ["no-control"]
+
+
+def test_of_a_searched_setting_the_best_by_validation_accuracy_is_compared_by_name():
+    def prox(mu, psnr, validation):
+        made = attack_record("dlg", psnr, method="fedprox", spec={"method_settings": {"mu": mu}})
+        trainings = [training(seed, [validation, validation]) for seed in made.cell.seeds]
+        made = with_training(made, trainings, [[validation] * 2] * len(SEEDS))
+        return made.model_copy(update={"id": made.cell.id})
+
+    worse, better, fedavg = prox(1.0, 40.0, 20.0), prox(0.01, 20.0, 50.0), attack_record("dlg", 30.0, method="fedavg")
+    (compared,) = comparison.between_methods_of_each([worse, fedavg, better])
+    assert compared.name == "FedAvg - FedProx (mu 0.01)"
+    assert compared.ids == (fedavg.id, better.id)
+    (alone,) = comparison.between_methods_of_each([fedavg, better])
+    assert alone.name == "FedAvg - FedProx"
+
+
+def test_the_rate_that_fedmd_cg_searches_of_each_method_is_each_methods_own():
+    def of_table_2(method, rate):
+        made = trained_at(
+            rate, attack_record("dlg", 20.0, method=method, spec={"preset": "paper", "protocol": "fedmd-cg"})
+        )
+        return made.model_copy(update={"id": made.cell.id})
+
+    (compared,) = comparison.between_methods_of_each([of_table_2("fedavg", 0.01), of_table_2("fedsplit", 0.08)])
+    assert compared.name == "FedAvg - FedSplit"
 
 
 def test_below_five_seeds_there_is_no_verdict_however_large_the_difference():
