@@ -119,10 +119,13 @@ def paired_means(one: Sequence[float], other: Sequence[float]) -> tuple[float, f
     """(mean, low, high) of one less the other, seed by seed: 95% interval of Student's t; ValueError below two seeds."""
     if len(one) != len(other) or len(one) < 2:
         raise ValueError("paired differences need two seeds or more, and the same ones")
-    each = [a - b for a, b in zip(one, other, strict=True)]
-    mean = fmean(each)
-    half = float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
+    mean, half = mean_over_seeds([a - b for a, b in zip(one, other, strict=True)])
     return mean, mean - half, mean + half
+
+
+def mean_over_seeds(each: Sequence[float]) -> tuple[float, float]:
+    """(mean, half of its 95% interval of Student's t) of the values of two seeds or more."""
+    return fmean(each), float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
 
 
 def _paired(name: str, a: Measured, b: Measured) -> _Pair:

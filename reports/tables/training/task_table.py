@@ -6,25 +6,26 @@ support sets and by five times as many (privbench/training/task_evaluation.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from privbench.records.schema import Record
 from privbench.training.history import TaskScores
-from reports.records import grouping, guarantees, remarks
+from reports.records import comparison, grouping, guarantees, remarks
 from reports.tables.report import Report, Table
 
+ACCURACY = "accuracy"
 COLUMNS = {
-    "accuracy": "accuracy, %",
+    ACCURACY: "accuracy, %",
     "untrained": "without meta-learning",
     "untrained_longer": "the same, 5 times the steps",
 }
+OVER_TASKS = "(tasks)"  # behind an interval of one seed
 HOW = (
     "Accuracy is that of the broadcast networks after some steps on the support set of each test task, at the round with the best "
-    "validation accuracy; +- is half of the 95% interval over tasks, of all seeds together. Without meta-learning: from the "
-    "networks that training began with."
+    "validation accuracy. Without meta-learning: from the networks that training began with. The difference is the accuracy with "
+    "meta-learning less that without, paired by seed. +- is half of the 95% interval of Student's t over seeds. "
+    f"Of one seed it is over its tasks alone, {OVER_TASKS}, and says nothing of training again."
 )
 
 
@@ -51,28 +52,50 @@ def scores_of(record: Record) -> list[TaskScores]:
     return [one for one in each if one is not None]
 
 
-def _pooled(each: Sequence[TaskScores], name: str) -> tuple[float, float]:
-    """(mean, half of its 95% interval over the tasks of all seeds), percent; every seed has as many tasks."""
-    field = "" if name == "accuracy" else f"{name}_"
-    means = [getattr(one, f"{field}accuracy") for one in each]
-    halves = [getattr(one, f"{field}half_width") for one in each]
-    return fmean(means), math.sqrt(sum(half**2 for half in halves)) / len(halves)
+def _values(each: Sequence[TaskScores], name: str) -> list[float]:
+    """What each seed has under one of COLUMNS, percent."""
+    return [getattr(one, "accuracy" if name == ACCURACY else f"{name}_accuracy") for one in each]
+
+
+def _interval(each: Sequence[TaskScores], name: str) -> tuple[float, float]:
+    """(mean, half of its 95% interval), percent: over seeds, or of one seed over its tasks."""
+    values = _values(each, name)
+    if len(values) > 1:
+        return comparison.mean_over_seeds(values)
+    return values[0], getattr(each[0], "half_width" if name == ACCURACY else f"{name}_half_width")
+
+
+def _gain(each: Sequence[TaskScores], name: str) -> tuple[float, float | None]:
+    """(mean, half of its 95% interval) of accuracy with meta-learning less one of COLUMNS, seed by seed; of one seed no half."""
+    differences = [a - b for a, b in zip(_values(each, ACCURACY), _values(each, name), strict=True)]
+    return comparison.mean_over_seeds(differences) if len(differences) > 1 else (differences[0], None)
+
+
+def _text(each: Sequence[TaskScores], name: str) -> str:
+    """A cell: the mean with its interval, and without meta-learning the difference."""
+    text = "{:.1f} +- {:.1f}".format(*_interval(each, name)) + (f" {OVER_TASKS}" if len(each) == 1 else "")
+    if name == ACCURACY:
+        return text
+    gain, half = _gain(each, name)
+    return f"{text}; difference {gain:+.1f}" + ("" if half is None else f" +- {half:.1f}")
 
 
 def _row(name: str, record: Record) -> list[str]:
     each = scores_of(record)
-    texts = ["{:.1f} +- {:.1f}".format(*_pooled(each, one)) for one in COLUMNS]
     kind = f"{each[0].ways}-way {each[0].shots}-shot"
+    texts = [_text(each, one) for one in COLUMNS]
     return [name, kind, f"{sum(one.tasks for one in each):,}", *texts, guarantees.text(record)]
 
 
 def _numbers(name: str, key: grouping.Setting, record: Record) -> dict[str, Any]:
     each = scores_of(record)
-    pooled = {one: _pooled(each, one) for one in COLUMNS}
+    intervals = {one: _interval(each, one) for one in COLUMNS}
+    gains = {f"gain_over_{one}": _gain(each, one) for one in COLUMNS if one != ACCURACY}
     return {
         "id": record.id, "setting": grouping.title(key), "row": name, "ways": each[0].ways, "shots": each[0].shots,
         "tasks": sum(one.tasks for one in each), "seeds": " ".join(map(str, record.cell.seeds)),
-        **{one: mean for one, (mean, _) in pooled.items()},
-        **{f"{one}_half_width": half for one, (_, half) in pooled.items()},
+        "interval_over": "seeds" if len(each) > 1 else "tasks",
+        **{one: mean for one, (mean, _) in (intervals | gains).items()},
+        **{f"{one}_half_width": half for one, (_, half) in (intervals | gains).items()},
         "epsilon": guarantees.epsilon(record),
     }  # fmt: skip
