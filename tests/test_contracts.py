@@ -494,6 +494,7 @@ WATCHED = {
     "fedavg + sums": ["staged", "model-inconsistency", "client-rows"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
+    "whole updates of fedsplit": ["joint"],
     "secure-gan": ["generated-images"],
 }
 
@@ -501,6 +502,7 @@ WATCHED = {
 WATCHED_AT_LENGTH = {
     "fedcg": (*PRIVATE, "feature-hijacking", "membership-inference"),
     "batches of fedcg": (*PRIVATE, "imprint"),
+    "fedsplit from a surrogate": ("calibrated",),
 }
 
 
@@ -512,12 +514,18 @@ WATCHED_SETTINGS = {
     "joint": {"uploads": "kept"},
     "aligned-surrogate": {"alignment": "sliced"},
 }
+# The same in one set-up alone: other choices of what an attack reads or starts from.
+WATCHED_SETTINGS_IN = {
+    "fedsplit from a surrogate": {"calibrated": {"start": "surrogate"}},
+    "whole updates of fedsplit": {"joint": {"uploads": "whole"}},
+}
 
 
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
     method = re.sub(
-        "^domains of |^whole updates of |^batches of | \\+ gaussian$| \\+ sums$| through surrogates$| in round 0$",
+        "^domains of |^whole updates of |^batches of | \\+ gaussian$| \\+ sums$| through surrogates$| from a surrogate$"
+        "| in round 0$",
         "",
         setup,
     )
@@ -528,7 +536,8 @@ def watched(names, setup):
     train = presets.train_spec(
         "smoke", dataset, method, defense=defense, domains=domains, clients=2, changes={"rounds": 1}
     )
-    brief = {name: short(name) | WATCHED_SETTINGS.get(name, {}) for name in names}
+    settings = WATCHED_SETTINGS | WATCHED_SETTINGS_IN.get(setup, {})
+    brief = {name: short(name) | settings.get(name, {}) for name in names}
     return [
         presets.cell_spec(
             "smoke",
@@ -600,6 +609,9 @@ def let_clients_hold_something_else(patch):
 def test_every_attack_and_inference_is_watched():
     watched_names = {name for names in WATCHED.values() for name in names}
     assert watched_names == {*registry.ATTACKS, *registry.INFERENCES}
+    every = [*WATCHED.items(), *WATCHED_AT_LENGTH.items()]
+    chosen = {(setup, name) for setup, of_setup in WATCHED_SETTINGS_IN.items() for name in of_setup}
+    assert chosen <= {(setup, name) for setup, names in every for name in names}
 
 
 @pytest.mark.parametrize(
