@@ -13,6 +13,8 @@ from typing import NamedTuple
 from privbench.records.entries import SeedTraining, Victim
 
 TAIL = 0.05  # of victims, the most exposed
+# Outcomes of which an answer shows nothing of the upload. What diverged is scored as grey.
+UNATTACKED = ("gave up", "not applicable")
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
 
 
@@ -113,10 +115,17 @@ def best_floor(victims: Sequence[Victim]) -> Floor:
     return Floor(name, floors[name])
 
 
-def gain(victim: Victim, floor: str) -> float:
-    """What one victim's PSNR is over that floor, dB; at most 0 where the attack gave up or did not apply."""
-    over = victim.psnr_db - victim.floors[floor]
-    return over if victim.outcome == "reconstructed" else min(over, 0.0)
+def gains(victims: Sequence[Victim], floor: str) -> list[float]:
+    """What each victim's PSNR is over that floor, dB.
+
+    Where an attack gave up or did not apply, it returns a mean of images that it knows, or grey. If such answers are better than
+    the floor in the mean, they are a better floor and no gain: each counts as 0. Worse ones count as they are.
+    """
+    over = [v.psnr_db - v.floors[floor] for v in victims]
+    answers = [gain for gain, v in zip(over, victims, strict=True) if v.outcome in UNATTACKED]
+    if not answers or fmean(answers) <= 0:
+        return over
+    return [0.0 if v.outcome in UNATTACKED else gain for gain, v in zip(over, victims, strict=True)]
 
 
 def averages(trainings: Sequence[SeedTraining]) -> Averages:

@@ -35,7 +35,7 @@ from privbench.records.entries import (
     Statement,
     Victim,
 )
-from privbench.records.means import Accuracy, Averages, Floor, Scores, averages, best_floor, floors_of, gain, scores_of
+from privbench.records.means import Accuracy, Averages, Floor, Scores, averages, best_floor, floors_of, gains, scores_of
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
@@ -144,8 +144,8 @@ class AttackRecord(Record):
 
     @cached_property
     def gain_db(self) -> float:
-        """The mean gain of its victims over the best floor (privbench.records.means.gain)."""
-        return fmean(gain(v, self.floor.name) for v in self.victims)
+        """The mean gain of its victims over the best floor (privbench.records.means.gains)."""
+        return fmean(gains(self.victims, self.floor.name))
 
     @cached_property
     def messages(self) -> list[CheckMessage]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from privbench import registry
 from privbench.records.entries import Name, Victim
-from privbench.records.means import Floor, Scores, best_floor, floors_identified, gain, scores_of
+from privbench.records.means import Floor, Scores, best_floor, floors_identified, gains, scores_of
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
@@ -70,12 +70,8 @@ class Measured:
 
     @cached_property
     def gains(self) -> list[float]:
-        """Each victim's PSNR less its own score of the best floor; at most 0 where nothing was reconstructed.
-
-        What an attack returns that gave up, or did not apply, is a mean of images that it knows. Where that mean is better than the
-        floor, it is a better floor and no gain.
-        """
-        return [gain(v, self.floor.name) for v in self.victims]
+        """Each victim's PSNR less its own score of the best floor; 0 for better means alone (privbench.records.means.gains)."""
+        return gains(self.victims, self.floor.name)
 
     @cached_property
     def gain_db(self) -> Interval:

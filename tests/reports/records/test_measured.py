@@ -106,13 +106,22 @@ def test_of_equally_strong_attacks_the_strongest_is_no_stronger(luck):
 
 
 @pytest.mark.parametrize("outcome", ["gave up", "not applicable"])
-def test_what_was_not_reconstructed_gains_nothing_and_may_lose(outcome):
-    """Its class means may be better than the floor's: they are no gain. Images of grey are worse, and count as they are."""
-    plain = with_psnr(record(seeds=SEEDS), lambda v: max(v.floors.values()) + (2.0 if v.seed else -3.0))
+@pytest.mark.parametrize(("better", "gain"), [(2.0, 0.0), (0.5, -0.2)])
+def test_what_was_not_reconstructed_gains_nothing_and_may_lose(outcome, better, gain):
+    """Means that are better than the floor on the whole are no gain; those that are worse count as they are."""
+    plain = with_psnr(record(seeds=SEEDS), lambda v: max(v.floors.values()) + (better if v.seed else -3.0))
     ended = with_victims(plain, [v.model_copy(update={"outcome": outcome}) for v in plain.victims])
-    assert measured.of(plain).gain_db.mean == pytest.approx((4 * 2.0 - 3.0) / 5)
-    assert measured.of(ended).gain_db.mean == pytest.approx(-3.0 / 5)
-    assert ended.gain_db == pytest.approx(-3.0 / 5)
+    assert measured.of(plain).gain_db.mean == pytest.approx((4 * better - 3.0) / 5)
+    assert measured.of(ended).gain_db.mean == pytest.approx(gain)
+    assert ended.gain_db == pytest.approx(gain)
+
+
+def test_what_was_reconstructed_keeps_its_gain_beside_better_means():
+    plain = with_psnr(record(seeds=SEEDS), lambda v: max(v.floors.values()) + 2.0)
+    mixed = with_victims(
+        plain, [v.model_copy(update={"outcome": "gave up"}) if v.seed == 1 else v for v in plain.victims]
+    )
+    assert measured.of(mixed).gains == [0.0 if v.seed == 1 else pytest.approx(2.0) for v in mixed.victims]
 
 
 def test_references_are_no_attackers_and_one_victim_is_its_own_half():
