@@ -122,6 +122,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 @pytest.fixture(autouse=True)
+def modules_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test imports from a file that it wrote is forgotten after it: another test's file may have the same name."""
+    before, written = set(sys.modules), tmp_path_factory.getbasetemp()
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(written):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
 def same_threads() -> None:
     """Every test begins with as many threads as the run was given, whatever the one before it left."""
     if "torch" in sys.modules:

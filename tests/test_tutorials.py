@@ -4,7 +4,6 @@ import re
 import runpy
 import shlex
 import shutil
-import sys
 
 import pytest
 
@@ -40,8 +39,7 @@ def follow(repository, tmp_path, monkeypatch, command):
                         names = runpy.run_path(str(path))
         return blocks, names
 
-    yield call
-    sys.modules.pop("mine", None)
+    return call
 
 
 def test_the_first_table_is_made_listed_drawn_and_sent(follow, tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from privbench import registry, spec
+from privbench import presets, registry, spec
 from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring import statistics
@@ -163,9 +163,12 @@ def _named(names: Iterable[str]) -> str:
 
 def _revisions(records: Sequence[Record]) -> str:
     """Whether today's code gives these records; their names are hashes with the revisions in them."""
-    if all(r.id == r.cell.id for r in records):
-        return f"Training revision {spec.REVISION}, attack revision {spec.ATTACK_REVISION}."
-    return "Measured by code of another revision than today's."
+    if any(r.id != r.cell.id for r in records):
+        return "Measured by code of another revision than today's."
+    old = {(r.cell.attack, r.cell.attack_revision) for r in records if not presets.is_of_today(r.cell)}
+    each = ", ".join(f"`{attack}` {revision}" for attack, revision in sorted(old, key=str))
+    earlier = f" Of earlier revisions of their own: {each}." if each else ""
+    return f"Training revision {spec.REVISION}, attack revision {spec.ATTACK_REVISION}.{earlier}"
 
 
 def of_strongest(records: Sequence[AttackRecord], method: str) -> str:

@@ -145,6 +145,9 @@ def test_what_floors_identify_is_read_from_their_records_on_the_same_victims(tmp
 def test_the_setting_says_when_the_code_has_moved_on():
     records = [r.model_copy(update={"id": r.cell.id}) for r in five(14.0)]
     assert "Training revision" in findings.setting(records)
+    earlier = changed(record("fedavg", attack="staged"), attack_revision=1)
+    earlier = earlier.model_copy(update={"id": earlier.cell.id})
+    assert findings.setting([*records, earlier]).endswith(" Of earlier revisions of their own: `staged` 1.")
     records[0] = records[0].model_copy(update={"id": "0" * 12})
     assert "code of another revision" in findings.setting(records)
 

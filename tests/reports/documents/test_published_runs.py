@@ -1,7 +1,8 @@
-"""How far the runs of the published settings are, by hand."""
+"""How far the runs of the published settings are, and which rows earlier code made, by hand."""
 
+from privbench import presets
 from reports.documents import published_runs
-from tests.builders.records import record
+from tests.builders.records import changed, record
 
 
 def rows(records):
@@ -23,3 +24,11 @@ def test_an_attack_stands_for_its_training_and_data_sets_and_methods_are_apart()
         ["cifar10", "FedCG", "7", "best (7)"],
         ["digits", "FedAvg", "0 to 1", "-"],
     ]
+
+
+def test_rows_of_an_earlier_revision_are_counted_by_table_and_attack():
+    old = [changed(record("fedavg", attack="staged", round_=name), attack_revision=0) for name in ("2", "best")]
+    today = changed(old[0], attack_revision=presets.revision_of(old[0].cell))
+    table = published_runs.earlier_revisions({"one": [*old, today, record(attack=None)], "two": [today]})
+    now = presets.revision_of(old[0].cell)
+    assert table.splitlines()[2:] == [f"| `one` | `staged` | 0 | {now} | 2 |"]
