@@ -128,12 +128,16 @@ class FloorScores(NamedTuple):
 def floor_scores(reconstruction: Reconstruction, truth: Truth) -> FloorScores:
     """Those of what a floor returned."""
     images = aligned(reconstruction.images, truth)[0]
-    return FloorScores(psnr_of(reconstruction, truth).tolist(), identification(images, truth.images).tolist())
+    return FloorScores(_mean_psnr_db(images, truth).tolist(), identification(images, truth.images).tolist())
 
 
 def psnr_of(reconstruction: Reconstruction, truth: Truth) -> Tensor:
     """The clipped, capped PSNR in dB alone: [V]."""
-    return psnr_db(aligned(reconstruction.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)
+    return _mean_psnr_db(aligned(reconstruction.images, truth)[0], truth)
+
+
+def _mean_psnr_db(images: Tensor, truth: Truth) -> Tensor:
+    return psnr_db(images, truth.images).clamp_max(CAP_DB).mean(1)
 
 
 def identification(images: Tensor, truth: Tensor) -> Tensor:

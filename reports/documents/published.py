@@ -13,7 +13,7 @@ from typing import Any
 
 from privbench import registry
 from privbench.records import record_lines
-from privbench.records.entries import Victim
+from privbench.records.entries import Name
 from privbench.records.schema import AttackRecord, Record
 from reports.records import labels
 from reports.studies import definition
@@ -47,12 +47,14 @@ def read(path: Path) -> tuple[Record, ...]:
 
 def _with_floors_identified(records: Sequence[Record]) -> list[Record]:
     """The same. What floors identify is taken from their records on the same victims where a record does not say it."""
-    floors: dict[tuple[Any, ...], dict[str, float]] = {}
+    floors: dict[tuple[Any, ...], dict[Name, dict[str, float]]] = {}
     for r in records:
         if r.cell.attack in registry.FLOORS and isinstance(r, AttackRecord):
-            for v in r.victims:
-                floors.setdefault((*_networks(r, v.seed), v.name), {})[r.attack] = v.identification
-    return [_filled(r, floors) if isinstance(r, AttackRecord) else r for r in records]
+            for each in r.seeds:
+                of_seed = floors.setdefault(_networks(r, each.seed), {})
+                for v in each.victims:
+                    of_seed.setdefault(v.name, {})[r.attack] = v.identification
+    return [_filled(r, floors) if floors and isinstance(r, AttackRecord) else r for r in records]
 
 
 def _networks(record: AttackRecord, seed: int) -> tuple[Any, ...]:
@@ -61,14 +63,17 @@ def _networks(record: AttackRecord, seed: int) -> tuple[Any, ...]:
     return cell.train.id, cell.round, cell.observe, cell.batch_size, cell.wire
 
 
-def _filled(record: AttackRecord, floors: Mapping[tuple[Any, ...], dict[str, float]]) -> AttackRecord:
-    def filled(victim: Victim) -> Victim:
-        known = floors.get((*_networks(record, victim.seed), victim.name))
-        return (
-            victim if victim.floors_identified or not known else victim.model_copy(update={"floors_identified": known})
-        )
-
-    seeds = [each.model_copy(update={"victims": [filled(v) for v in each.victims]}) for each in record.seeds]
+def _filled(record: AttackRecord, floors: Mapping[tuple[Any, ...], Mapping[Name, dict[str, float]]]) -> AttackRecord:
+    seeds = []
+    for each in record.seeds:
+        known = floors.get(_networks(record, each.seed), {})
+        victims = [
+            v
+            if v.floors_identified or v.name not in known
+            else v.model_copy(update={"floors_identified": known[v.name]})
+            for v in each.victims
+        ]
+        seeds.append(each.model_copy(update={"victims": victims}))
     return record.model_copy(update={"seeds": seeds})
 
 

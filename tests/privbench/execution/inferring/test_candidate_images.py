@@ -74,6 +74,12 @@ def test_others_of_photos_are_crops_of_the_strips_that_train():
     assert knowledge.digests([generator_scores.non_members(photos, 0).images]) < knowledge.digests([whole])
 
 
+def test_data_sets_whose_test_images_are_unlike_are_those_of_the_revision():
+    """presets.py names them, as it loads no data; every other embedded data set says the reverse."""
+    embedded = ("digits", "digits4", "photos", "glyphs")
+    assert {name for name in embedded if not data.load(name, None).test_alike} == set(presets.TEST_UNLIKE)
+
+
 def test_the_class_of_a_candidate_tells_nothing(federation):
     (candidates, members), _ = asked_of(federation)
     for labels, inside in zip(candidates.labels, members, strict=True):
