@@ -6,23 +6,26 @@ Shokri et al., IEEE S&P 2017, arXiv 1610.05820; Carlini et al., IEEE S&P 2022, a
    (attacks/shadow/membership_statistics.py).
 3. The Gaussian likelihood ratio of these is the answer (attacks/shadow/likelihood_ratio.py): P[member] = LR / (1 + LR), since half
    of a client's candidates are members.
-Deviations: federations in place of models, with a shift that images share in part. Where clients upload generators, a candidate
-is compared with shadow clients that trained on it, and with those of federations in which nobody did. Elsewhere the server holds
-nothing of a single client but gradients of other images: what is inferred is whether any client trained on the candidate. Of a
-private extractor the attacker has a surrogate alone. Gradients and updates of victims are not read.
+Deviations: federations in place of models, with a shift that images share in part. Where clients upload generators, or with
+networks=sent, a candidate is compared with shadow clients that trained on it, and with those of federations in which nobody did.
+Elsewhere the server holds nothing of a single client but gradients of other images: what is inferred is whether any client trained
+on the candidate. Of a private extractor the attacker has a surrogate alone. Gradients and updates of victims are not read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
 from attacks.shadow import likelihood_ratio, membership_statistics, trained_federations
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import Count
+from privbench.hyperparameters import BySetting, Count
 from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Statements, no_progress
+
+NEEDS = frozenset({"broadcast:classifier", "auxiliary", "candidates", "specification"})
+KNOWLEDGE = "networks + auxiliary + candidates + training specification"
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,14 @@ class MembershipInference:
 
     pairs: Count = 4  # of shadow federations: one trains on the candidates that the other leaves out
     steps: Count = 200  # of a surrogate's training
+    # Whose networks tell: the server's, which are made of all clients', or those that each client sent after its local training.
+    networks: Literal["broadcast", "sent"] = "broadcast"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"broadcast:classifier", "auxiliary", "candidates", "specification"})
+    needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
     uses: ClassVar[frozenset[str]] = frozenset({"broadcast:extractor", "upload:generator"})
-    knowledge: ClassVar[str] = "networks + auxiliary + candidates + training specification"
+    knowledge = BySetting(
+        KNOWLEDGE, lambda a: f"each client's networks + {KNOWLEDGE}" if a.networks == "sent" else KNOWLEDGE
+    )
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
     test_unlike_revision: ClassVar[int] = 2  # 2: candidates that are no client's are training images as well
@@ -62,7 +69,8 @@ class MembershipInference:
         fit = likelihood_ratio.fitted(torch.stack(said), inside, outside)
         answers = []
         rows = torch.arange(len(asked.of)).view_as(knowledge.candidates.labels.cpu())
-        for seen, own, *batch in zip(trained_federations.real(artifact), rows, *knowledge.candidates, strict=True):
+        attacked = trained_federations.real(artifact, knowledge.sent)
+        for seen, own, *batch in zip(attacked, rows, *knowledge.candidates, strict=True):
             each = membership_statistics.of(model, seen, Batch(*batch), auxiliary, self.steps, seed)
             fit_of = likelihood_ratio.Fitted(fit.outside[own], fit.shift[own], fit.covariance)
             answers.append(likelihood_ratio.log_ratios(each, fit_of).sigmoid())

@@ -84,6 +84,7 @@ ATTACKS = {
 INFERENCES = {
     "label-distribution": "attacks.label_distribution:LabelDistribution",
     "generator-labels": "attacks.generator_labels:GeneratorLabels",
+    "loss-threshold": "attacks.loss_threshold:LossThreshold",
     "membership-inference": "attacks.membership_inference:MembershipInference",
     "property-inference": "attacks.property_inference:PropertyInference",
 }

@@ -347,6 +347,8 @@ class Knowledge:
                 victim's, in an order that tells nothing
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
+    sent        attacked client -> the shared parts of its extractor and classifier as it last sent them, after its local
+                training and the defence
     candidates  images of which half are training images of an attacked client and the others nobody's, without the answer
     domains     which of the candidate domains each auxiliary image is of, in an order that tells nothing: [N] int64, 0 to D - 1
     specification  of the training run, which the server prescribes: a TrainSpec written out, without its seed
@@ -362,6 +364,7 @@ class Knowledge:
     rounds: tuple[Artifact, ...] | None = None
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
+    sent: Mapping[int, Networks] | None = None
     candidates: Candidates | None = None
     domains: Tensor | None = None
     specification: Mapping[str, Any] | None = None
@@ -378,6 +381,7 @@ class Knowledge:
             rounds=None if self.rounds is None else tuple(each.to(device) for each in self.rounds),
             colluder=None if self.colluder is None else {k: each.to(device) for k, each in self.colluder.items()},
             oracle=None if self.oracle is None else {k: each.to(device) for k, each in self.oracle.items()},
+            sent=None if self.sent is None else {k: each.to(device) for k, each in self.sent.items()},
             candidates=None if self.candidates is None else self.candidates.to(device),
             domains=None if self.domains is None else alone(self.domains, device),
             specification=self.specification,

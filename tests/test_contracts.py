@@ -39,7 +39,9 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 6, "generator-labels": 4, "membership-inference": 6, "property-inference": 6}
+INFERRED = {
+    "label-distribution": 6, "generator-labels": 4, "loss-threshold": 1, "membership-inference": 6, "property-inference": 6
+}  # fmt: skip
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -380,7 +382,7 @@ def test_an_inference_says_whether_its_answer_on_one_client_depends_on_the_other
         said = KnowledgeUsed(**attack_cell._knowledge(name, seen, None), labels="none").model_dump()
         assert said.get("pools_clients") == (2 if pools else None)
         made += 1
-    assert made == (1 if name == "generator-labels" else 3)
+    assert made == (1 if name in ("generator-labels", "loss-threshold") else 3)
 
 
 def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):
@@ -462,6 +464,7 @@ WATCHED = {
     "fedavg": [
         *(a for a, m in fitting() if m == "fedavg" and a != "update-matching"),
         "label-distribution",
+        "loss-threshold",
         "membership-inference",
     ],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
@@ -512,10 +515,12 @@ WATCHED_SETTINGS = {
     "calibrated": {"prior": "denoiser", "start": "initial"},
     "chained": {"prior": "denoiser"},
     "joint": {"uploads": "kept"},
+    "loss-threshold": {"networks": "sent"},
     "aligned-surrogate": {"alignment": "sliced"},
 }
 # The same in one set-up alone: other choices of what an attack reads or starts from.
 WATCHED_SETTINGS_IN = {
+    "fedcg": {"membership-inference": {"networks": "sent"}},
     "fedsplit from a surrogate": {"calibrated": {"start": "surrogate"}},
     "whole updates of fedsplit": {"joint": {"uploads": "whole"}},
 }

@@ -55,7 +55,7 @@ class WatchOfEverything(Watch):
     """The same with everything that may be asked for but the initial networks, which are one of the secrets."""
 
     needs: ClassVar[frozenset[str]] = frozenset(
-        {"gradient:classifier", "auxiliary", "colluder", "oracle", "known", "rounds", "specification"}
+        {"gradient:classifier", "auxiliary", "colluder", "oracle", "sent", "known", "rounds", "specification"}
     )
 
 

@@ -33,18 +33,31 @@ def of(model: Model, seen: Seen, asked: Batch, auxiliary: Batch, steps: int, see
     if OWN in seen.params:
         rng = stream(seed, "attacker", "membership", "generated")
         made = shadow_federation.made_by(model, seen.params[OWN], seen.buffers[OWN], rng)
-    if "extractor" in seen.params:
-        extractor, buffers = seen.params["extractor"], seen.buffers["extractor"]
-    else:
-        extractor, buffers = _surrogate(model, seen, made, auxiliary, steps, seed), {}
+    if "extractor" not in seen.params:
+        surrogate = _surrogate(model, seen, made, auxiliary, steps, seed)
+        seen = Seen(seen.params | {"extractor": surrogate}, seen.buffers | {"extractor": {}})
+    h, logits = _outputs(model, seen, asked.images)
+    columns = [confidence(logits, asked.labels)]
+    if made is not None:
+        columns.append(nearness(h, asked.labels, *made))
+    return torch.stack(columns, 1)
+
+
+def confidences(model: Model, seen: Seen, asked: Batch) -> Tensor:
+    """The confidence of each image alone, [N] float64, by networks that have an extractor."""
+    return confidence(_outputs(model, seen, asked.images)[1], asked.labels)
+
+
+def _outputs(model: Model, seen: Seen, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Features [N, c, s, s] and logits [N, Y] of images, float64."""
     net, classifier = model.net("extractor"), model.net("classifier")
     with torch.no_grad():
-        h = torch.cat([net.apply(extractor, buffers, x, train=False)[0] for x in asked.images.split(PIECE)])
+        pieces = images.split(PIECE)
+        h = torch.cat(
+            [net.apply(seen.params["extractor"], seen.buffers["extractor"], x, train=False)[0] for x in pieces]
+        )
         logits, _ = classifier.apply(seen.params["classifier"], seen.buffers["classifier"], h, train=False)
-    columns = [confidence(logits.double(), asked.labels)]
-    if made is not None:
-        columns.append(nearness(h.double(), asked.labels, *made))
-    return torch.stack(columns, 1)
+    return h.double(), logits.double()
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ attacked run is. A shadow client may therefore have other numbers of images, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from privbench.spec import TrainSpec
 from privbench.tensors import Parts
 from privbench.training import harness
 from privbench.training.state import State
-from privbench.types import CLASSIFICATION, Artifact, Batch, Client, Federation, Images, Knowledge, Progress
+from privbench.types import CLASSIFICATION, Artifact, Batch, Client, Federation, Images, Knowledge, Networks, Progress
 
 OWN = "generator"  # what each client uploads of its own, if anything
 
@@ -49,18 +50,17 @@ class Pictures(NamedTuple):
     of: Tensor  # [N] which picture a candidate is
 
 
-def real(artifact: Artifact) -> list[Seen]:
-    """Of each attacked client, in ascending order."""
-    shared = {part: artifact.weights[part] for part in CLASSIFICATION if part in artifact.weights}
-    buffers = {part: artifact.buffers.get(part, {}) for part in shared}
-    rows = [artifact.upload_of[artifact.client == k][0] for k in artifact.client.unique()]
-    return [
-        Seen(
-            shared | {p: {n: t[row] for n, t in net.items()} for p, net in artifact.uploads.items() if p == OWN},
-            buffers | {OWN: {n: t[row] for n, t in artifact.upload_buffers.get(OWN, {}).items()}},
-        )
-        for row in rows
-    ]
+def real(artifact: Artifact, sent: Mapping[int, Networks] | None = None) -> list[Seen]:
+    """Of each attacked client, in ascending order: the broadcast networks, or those that it `sent`."""
+    broadcast = {part: artifact.weights[part] for part in CLASSIFICATION if part in artifact.weights}
+    usual = Networks(broadcast, {part: artifact.buffers.get(part, {}) for part in broadcast})
+    each = []
+    for k in artifact.client.unique().tolist():
+        row, (params, buffers) = artifact.upload_of[artifact.client == k][0], usual if sent is None else sent[k]
+        own = {p: {n: t[row] for n, t in net.items()} for p, net in artifact.uploads.items() if p == OWN}
+        own_buffers = {OWN: {n: t[row] for n, t in artifact.upload_buffers.get(OWN, {}).items()}}
+        each.append(Seen(params | own, buffers | own_buffers))
+    return each
 
 
 def pictures(knowledge: Knowledge) -> Pictures:
@@ -76,19 +76,26 @@ def pictures(knowledge: Knowledge) -> Pictures:
 def shadows(
     artifact: Artifact, knowledge: Knowledge, asked: Pictures, pairs: int, seed: int, progress: Progress
 ) -> list[Shadow]:
-    """Every client of so many pairs of federations; a federation as a whole where its clients send no weights of their own."""
+    """Every client of so many pairs of federations; a federation as a whole where nothing is known of a single client.
+
+    Something is where clients send generators, or where the attacker has the networks that each client `sent`.
+    """
     each = list[Shadow]()
     for number in range(2 * pairs):
         owner = dealt(asked, knowledge, number, seed)
         state = _trained(artifact, knowledge, asked, owner, number, seed, progress)
         candidate = owner[: len(asked.batch.labels)][asked.of]
-        shared = {part: state.server.params[part] for part in CLASSIFICATION if part in artifact.weights}
-        buffers = {part: state.server.buffers[part] for part in shared}
-        if OWN not in artifact.uploads:
-            each.append(Shadow(Seen(shared, buffers), candidate >= 0, candidate < 0))
+        parts = [part for part in CLASSIFICATION if part in artifact.weights]
+        broadcast = Seen(
+            *({part: both[part] for part in parts} for both in (state.server.params, state.server.buffers))
+        )
+        of_client = ([OWN] if OWN in artifact.uploads else []) + (parts if knowledge.sent is not None else [])
+        if not of_client:
+            each.append(Shadow(broadcast, candidate >= 0, candidate < 0))
             continue
-        for k, (params, own) in enumerate(state.uploads):
-            seen = Seen(shared | {OWN: params[OWN]}, buffers | {OWN: own[OWN]})
+        for k, upload in enumerate(state.uploads):
+            own = ({part: both[part] for part in of_client} for both in upload)
+            seen = Seen(*(common | single for common, single in zip(broadcast, own, strict=True)))
             each.append(Shadow(seen, candidate == k, candidate < 0))
     return each
 

@@ -26,7 +26,7 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, locks, machine
 from privbench.training import checkpoint, federation, harness, history
 from privbench.training.state import Snapshot
-from privbench.types import Artifact, Federation, Progress, Truth
+from privbench.types import CLASSIFICATION, Artifact, Federation, Networks, Progress, Truth
 
 LOG = logging.getLogger("privbench")
 
@@ -130,6 +130,25 @@ def snapshot(
     return checkpoint.load_snapshot(folder, spec.id, round_)
 
 
+def sent_networks(
+    store: Store, spec: TrainSpec, seen: Artifact, fed: Federation, device_name: str, progress: Progress
+) -> dict[int, Networks] | None:
+    """Attacked client -> the classification networks that it sent last, as they were sent; None where none did.
+
+    A round of which the run kept less is trained again (harness.state_at).
+    """
+    if seen.round == 0:
+        return None
+    with locks.lock(store.train(spec), wait=True):
+        setup = harness.prepare(spec, fed, machine.device(device_name))
+        state = harness.state_at(setup, store.train(spec), seen.round, progress)
+    sent = {k: state.uploads[k] for k in sorted(set(seen.client.tolist()))}
+    return {
+        k: Networks(*({part: each[part] for part in CLASSIFICATION if part in each} for each in both))
+        for k, both in sent.items()
+    }
+
+
 def further_knowledge(
     store: Store,
     cell: CellSpec,
@@ -142,7 +161,7 @@ def further_knowledge(
 ) -> dict[str, Any]:
     """The fields of Knowledge that the needs of a cell's attack name of these; of sums over clients there is none."""
     needs = registry.needs(str(cell.attack), cell.attack_settings)
-    if not needs & {"known", "rounds"} or seen.member_weights is not None:
+    if not needs & {"known", "rounds", "sent"} or seen.member_weights is not None:
         return {}
     fed, _ = federation.of(spec, data_root)
     further = dict[str, Any]()
@@ -150,6 +169,8 @@ def further_knowledge(
         chosen = known_images(cell, spec, fed, shot.round)
         uploads, _ = observe(cell, spec, fed, shot, chosen, labels_known=True)
         further["known"] = other_images.as_known(chosen, uploads, cell.known_quality_db, spec.seed)
+    if "sent" in needs:
+        further["sent"] = sent_networks(store, spec, seen, fed, device_name, progress)
     if "rounds" in needs:
         chosen = kept_images(cell, spec, fed, shot.round)
         rounds = other_images.observed_rounds(cell.observed_rounds, shot.round)

@@ -98,6 +98,8 @@ def _check_attack(cell: CellSpec) -> None:
     one_attack.check_offered(name, attack.needs, offers, train.method, method.shared_parts, update=update)
     if active_server.too_early(cell):
         raise UserError(f"{name} {active_server.TOO_EARLY}; attack a later round")
+    if "sent" in attack.needs and cell.round == "0":
+        raise UserError(f"{name} needs {knowledge.ABSENT['sent']}")
     if "colluder" in attack.needs and train.clients < 2:
         raise UserError(f"{name} needs {knowledge.ABSENT['colluder']}")
     if summed:

@@ -8,6 +8,7 @@ rounds      what the server kept of the rounds that it observed: uploads of imag
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
+sent        for each attacked client, the networks that it sent after its last local training (execution/at_round.py)
 candidates  images of which an inference says whether an attacked client trained on them (execution/inferring/candidate_images.py)
 domains     which of the candidate domains each auxiliary image is of (privbench/execution/inferring/candidate_domains.py)
 specification  of the training run without its seed, and without what names a folder's content
@@ -39,7 +40,9 @@ from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federatio
 
 SAME = auxiliary_choice.SAME
 # Of Knowledge, as `needs` name them.
-FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle", "candidates", "domains", "specification")
+FIELDS = (
+    "auxiliary", "initial", "known", "rounds", "colluder", "oracle", "sent", "candidates", "domains", "specification"
+)  # fmt: skip
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
@@ -49,6 +52,8 @@ ABSENT = {
     "rounds": "uploads of the same images in several rounds, which no artifact file or capture names; attack a run of your own",
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
+    "sent": "the networks that each client sent after its local training, which an artifact file does not hold, and of which there "
+    "are none before the first round; attack a later round of a run of your own",
     "candidates": "images that may be a client's, which an artifact file does not hold; attack a run of your own",
     "domains": "auxiliary images of which the domain is known, which an artifact file does not hold; attack a run of your own",
     "specification": "the specification of the training, which an artifact file does not hold; attack a run of your own",

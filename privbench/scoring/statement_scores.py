@@ -4,7 +4,8 @@ label distribution   the total variation distance 1/2 sum_y |q_y - p_y| of the s
                      training images, 0 to 1, lower is better; floors: the uniform distribution, and that of all clients' images
                      together
 membership           the area under the ROC curve of the probabilities of a client's candidates, half of which are members, 0 to 1,
-                     higher is better; floor: 1/2, that of chance. Tables add the true-positive rate at 1% false positives
+                     higher is better; floors: 1/2, that of chance, and "blind", that of a classifier of pixels without any network
+                     (privbench/scoring/blind_membership.py). Tables add the true-positive rate at 1% false positives
                      (privbench/scoring/membership.py)
 domain               whether the likeliest of the candidate domains is the client's, 1 or 0, the share 1 / n where n of them are
                      the likeliest; higher is better; floors: chance, 1 of the number of candidates, and the domain that most
@@ -19,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from privbench.scoring import membership
+from privbench.scoring import blind_membership, membership
+from privbench.types import Batch, Candidates
 
 
 class Question(NamedTuple):
@@ -33,6 +35,7 @@ class Question(NamedTuple):
     of_candidates: bool = False
 
 
+BLIND = "blind"  # the floor of membership that needs no network
 QUESTIONS: Mapping[str, Question] = {
     "label distribution": Question("label distribution", "total variation distance", is_error=True),
     "membership": Question("membership", "area under the ROC curve", is_error=False, of_candidates=True),
@@ -94,14 +97,14 @@ def _named(stated: Tensor, true: int) -> float:
     return float(likeliest[true]) / int(likeliest.sum())
 
 
-def of_membership(answers: Tensor, members: Tensor) -> list[ScoredStatement]:
+def of_membership(answers: Tensor, asked: Candidates, members: Tensor) -> list[ScoredStatement]:
     """Scores of `answers` [K', N], the probability of each candidate, of which `members` [K', N] bool are a client's."""
     return [
         ScoredStatement(
             stated.tolist(),
             inside.double().tolist(),
             membership.auc(membership.recognition(stated[inside].numpy(), stated[~inside].numpy())),
-            {"chance": 0.5},
+            {"chance": 0.5, BLIND: blind_membership.area(Batch(*batch), inside)},
         )
-        for stated, inside in zip(answers, members, strict=True)
+        for stated, inside, *batch in zip(answers, members, *asked, strict=True)
     ]

@@ -8,71 +8,11 @@ import torch
 
 from attacks.membership_inference import MembershipInference
 from attacks.shadow import likelihood_ratio, membership_statistics, trained_federations
-from privbench import presets
 from privbench.errors import UserError
-from privbench.execution.inferring import candidate_images
-from privbench.observation import chosen_victims, knowledge, observe
 from privbench.scoring.statement_scores import of_membership
 from privbench.seeds import stream
-from privbench.training import harness
-from privbench.training.state import Snapshot
 from privbench.types import Candidates, Knowledge
-from tests.builders.federations import digits_federation
-
-CPU = torch.device("cpu")
-
-
-class Attacked(NamedTuple):
-    """An artifact, what its attacker knows besides, and the answer."""
-
-    seen: object
-    whole: Knowledge
-    members: torch.Tensor
-
-
-def by_heart(federation):
-    """The same federation with labels that mean nothing, so that a network knows those of images that it trained on alone."""
-    rng = stream(0, "labels")
-
-    def drawn(images):
-        return images._replace(labels=torch.randint(10, images.labels.shape, generator=rng))
-
-    clients = (
-        c._replace(**{n: drawn(getattr(c, n)) for n in ("train", "validation", "test")}) for c in federation.clients
-    )
-    return federation._replace(clients=tuple(clients))
-
-
-def attacked(method, *, rounds, epochs, sizes=(40, 40), **chosen):
-    """A trained federation of a small network whose clients go through their few images many times, until known by heart."""
-    changes = {"rounds": max(rounds, 1), "local_epochs": epochs, "task.lr": 0.01}
-    spec = presets.train_spec("smoke", "digits", method, clients=len(sizes), changes=changes, **chosen)
-    federation = by_heart(digits_federation(sizes))
-    setup = harness.prepare(spec, federation, CPU)
-    state = harness.initial(setup)
-    for _ in range(rounds):
-        harness.learn([setup], [state], "alone")
-        state.round += 1
-    private = [part for part in setup.method.parts if part not in setup.method.shared_parts]
-    sent = [part for part in setup.method.shared_parts if part not in ("extractor", "classifier")]
-    clients = [
-        dataclasses.replace(c, params={p: c.params[p] for p in private}, buffers={p: c.buffers[p] for p in private})
-        for c in state.clients
-    ]
-    uploads = [tuple({p: net[p] for p in sent} for net in each) for each in state.uploads]
-    shot = Snapshot(state.round, state.server, clients, uploads)
-    seen, _ = observe.observe(
-        shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits", victims=2, batch_size=1,
-        labels_known=False, seed=0,
-    )  # fmt: skip
-    victims = chosen_victims.choose_victims(federation, 2, 1, 0)
-    asked = candidate_images.choose(federation, victims, 0, 32)
-    whole = Knowledge(
-        auxiliary=observe.auxiliary(federation),
-        candidates=asked.candidates,
-        specification=knowledge.specification(spec, flips=False),
-    )
-    return Attacked(seen, whole, asked.members)
+from tests.builders.memorised import attacked
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +21,39 @@ def overfitted():
 
 
 def area(case, seed=1, **settings):
-    answers = MembershipInference(**settings).infer(case.seen, case.whole, seed).answers
+    whole = dataclasses.replace(case.whole, sent=case.sent) if settings.get("networks") == "sent" else case.whole
+    answers = MembershipInference(**settings).infer(case.seen, whole, seed).answers
     assert answers.shape == case.members.shape
-    return sum(each.score for each in of_membership(answers, case.members)) / len(answers)
+    return sum(each.score for each in of_membership(answers, case.whole.candidates, case.members)) / len(answers)
 
 
 def test_members_of_an_overfitted_network_are_recognised(overfitted):
     assert area(overfitted, pairs=2) > 0.65
     alone = attacked("fedavg", rounds=2, epochs=30, backbone="mlp", sizes=(40,))
     assert area(alone, pairs=2) > 0.85
+
+
+def test_what_each_client_sent_tells_more_than_the_average_of_both(overfitted):
+    assert area(overfitted, pairs=2, networks="sent") > area(overfitted, pairs=2) + 0.05
+
+
+def test_shadow_clients_send_networks_of_their_own(overfitted):
+    """With what each client sent, a shadow is one of its clients, which trained on its own candidates alone."""
+    asked = trained_federations.pictures(overfitted.whole)
+    known = dataclasses.replace(overfitted.whole, sent=overfitted.sent)
+    shadows = trained_federations.shadows(overfitted.seen, known, asked, 1, 7, Nothing())
+    assert len(shadows) == 4
+    for number in (0, 1):
+        owner = trained_federations.dealt(asked, known, number, 7)[: len(asked.batch.labels)][asked.of]
+        for k in (0, 1):
+            assert torch.equal(shadows[2 * number + k].inside, owner == k)
+            assert torch.equal(shadows[2 * number + k].outside, owner < 0)
+    for part in ("extractor", "classifier"):
+        weights = [next(iter(s.seen.params[part].values())) for s in shadows]
+        assert not torch.equal(weights[0], weights[1])
+    real = trained_federations.real(overfitted.seen, overfitted.sent)
+    for k, seen in enumerate(real):
+        assert seen.params["classifier"] is overfitted.sent[k].params["classifier"]
 
 
 def test_an_untrained_network_tells_nothing():
@@ -224,7 +188,8 @@ def test_a_fit_is_that_of_a_loop_over_images():
 def test_the_ratio_finds_what_the_difference_of_two_gaussians_allows():
     statistics, inside, outside, seen, members = drawn(2.0, 2000, 8)
     ratios = likelihood_ratio.log_ratios(seen, likelihood_ratio.fitted(statistics, inside, outside))
-    [scored] = of_membership(ratios.sigmoid()[None], members[None])
+    nothing = Candidates(torch.zeros(1, 2000, 1, 1, 1), torch.zeros(1, 2000, dtype=torch.int64))
+    [scored] = of_membership(ratios.sigmoid()[None], nothing, members[None])
     # Phi(2 / sqrt(2 (1 + 1/8))) = 0.909: of a shift of 2 with the error of a mean of eight shadows.
     assert scored.score == pytest.approx(0.909, abs=0.03)
     said = ratios.sigmoid()

@@ -19,6 +19,7 @@ from privbench.errors import UserError
 from privbench.execution import at_round, attack_cell, one_attack
 from privbench.execution.attack_cell import CellSeed
 from privbench.execution.inferring import candidate_domains, candidate_images
+from privbench.execution.inferring.candidate_images import AskedImages
 from privbench.records.store import Store
 from privbench.scoring import statement_scores
 from privbench.scoring.statement_scores import ScoredStatement
@@ -32,7 +33,7 @@ class Held(NamedTuple):
     """What the clients really hold; for scoring alone."""
 
     federation: Federation  # as the attacker names its classes
-    members: Tensor | None  # [K', N] bool, of the candidates of a question on them
+    asked: AskedImages | None  # the candidates of a question on them, and which are members
 
 
 # Of (answers [K', A], the attacked clients, what they hold).
@@ -62,7 +63,8 @@ def infer_seed(
     seen, _, shot = one.observed()
     images = attack_cell.auxiliary_images(one, seen)
     every = attack_cell.knowledge_of(store, cell, spec, one.federation, seen, shot)
-    needs, asked, domains, auxiliary = registry.resolve("attack", name).needs, None, None, images.chosen
+    every = replace(every, **at_round.further_knowledge(*one[:5], seen, shot, progress))
+    needs, asked, domains, auxiliary = registry.needs(name, cell.attack_settings), None, None, images.chosen
     if "candidates" in needs:
         asked = candidate_images.of_cell(cell, spec, one.federation, seen.round)
         every = replace(every, candidates=asked.candidates)
@@ -80,10 +82,12 @@ def infer_seed(
     # Read anew, as the attack may have written into what it was given.
     seen, _, shot = one.observed()
     question = registry.resolve("attack", name).question
-    held = Held(federation.as_known(spec, one.federation), None if asked is None else asked.members)
+    held = Held(federation.as_known(spec, one.federation), asked)
     info = attack_cell.attacked_trial(one, seen, shot, images.about)
     info |= {
-        "knowledge": info["knowledge"] | {"labels": "recovered" if seen.labels is None else "known"},
+        "knowledge": info["knowledge"]
+        | {"labels": "recovered" if seen.labels is None else "known"}
+        | at_round.about_further(cell, seen.round),
         "question": question,
         "answers": ANSWERS[question](held.federation),
         "statements": _statements(seen, stated.answers, SCORES[question], held, spec.seed),
@@ -109,8 +113,8 @@ def _of_labels(answers: Tensor, clients: Sequence[int], held: Held) -> list[Scor
 
 
 def _of_membership(answers: Tensor, clients: Sequence[int], held: Held) -> list[ScoredStatement]:
-    assert held.members is not None, "the needs of an inference on membership name candidates"
-    return statement_scores.of_membership(answers, held.members)
+    assert held.asked is not None, "the needs of an inference on membership name candidates"
+    return statement_scores.of_membership(answers, held.asked.candidates, held.asked.members)
 
 
 def _of_domains(answers: Tensor, clients: Sequence[int], held: Held) -> list[ScoredStatement]:

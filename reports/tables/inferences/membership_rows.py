@@ -1,8 +1,10 @@
 """Rows on membership in the table of what else is learned: how well an inference tells a client's training images from others.
 
-The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rates
-at 1% and at 10% false positives are means over clients and seeds. A client counts as recognised where the rate at 1% is above what
-chance gives, corrected for the number of clients (Holm); the test is exact (privbench/scoring/membership.py).
+The area under the ROC curve, the balanced accuracy of "member" where its probability is above 1/2, and the true-positive rates at
+1% and at 10% false positives are means over clients and seeds. Beside the area stands the blind one, of a classifier of pixels
+(privbench/scoring/blind_membership.py): only above that does an area say something of networks. A client counts as recognised where
+the rate at 1% is above what chance gives, corrected for the number of clients (Holm); the test is exact
+(privbench/scoring/membership.py).
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from functools import partial
 
 import numpy as np
 
+from privbench import registry
 from privbench.records.entries import Statement
 from privbench.records.schema import InferenceRecord
 from privbench.scoring import membership
 from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
-from privbench.scoring.statistics import Interval, interval_of_resamples
+from privbench.scoring.statement_scores import BLIND
+from privbench.scoring.statistics import Interval, interval, interval_of_resamples
 from reports.records import quotable
 from reports.records.labels import inferred_text, label, round_text
 from reports.records.number_text import NONE, range_text
@@ -24,7 +28,7 @@ from reports.tables.render import bold
 
 LOW, HIGH = 0.01, 0.1  # false-positive rates
 COLUMNS = (
-    "method", "inference", "attacker knows", "round", "AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
+    "method", "inference", "attacker knows", "round", "AUC", "blind AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
     f"TPR at {HIGH:.0%} FPR, %", "clients recognised",
 )  # fmt: skip
 # (the value of one client, its resamples)
@@ -41,7 +45,8 @@ def row(r: InferenceRecord) -> list[str]:
         "inference": r.attack,
         "attacker knows": inferred_text(r),
         "round": round_text(r.cell.round),
-        "AUC": bold(text) if significantly_above_chance(area) else text,
+        "AUC": bold(text) if significantly_above_floors(r) else text,
+        "blind AUC": range_text(blind(r).within(0, 1), digits=3) if _has_blind(r) else NONE,
         "balanced accuracy, %": range_text(mean(r, balanced_accuracy).within(0, 100), digits=1),
         **{f"TPR at {rate:.0%} FPR, %": _rate_text(r, orders, rate) for rate in (LOW, HIGH)},
         "clients recognised": f"{membership.recognised(orders, LOW)} of {len(orders)}",
@@ -58,9 +63,21 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     return [
         f"Membership: {span} training images of each client among as many images of the same classes that no client trained on. "
         f"Chance gives an AUC of 0.5, a balanced accuracy of 50%, and a TPR of {rates_by_chance(counts[0])}. "
-        "A bold AUC is significantly above chance. 'Provable from': the lowest TPR that so few images of a "
-        f"client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those whose TPR at {LOW:.0%} FPR "
-        "does, corrected for their number."
+        "Blind: a classifier of pixels that is told four fifths of the answers and has no network; above 0.5 members differ from "
+        "the others without any. A bold AUC is significantly above chance and above the blind one. 'Provable from': the lowest TPR "
+        f"that so few images of a client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those "
+        f"whose TPR at {LOW:.0%} FPR does, corrected for their number.",
+        *_unlike(records),
+    ]
+
+
+def _unlike(records: Sequence[InferenceRecord]) -> list[str]:
+    """A sentence for each record whose members are told from others without any network."""
+    return [
+        f"{label(r.cell)} on {registry.short(r.cell.train.dataset)}: members differ from the others without any network, so that "
+        "rates of true positives and recognised clients say nothing of the networks."
+        for r in records
+        if _has_blind(r) and quotable.is_quotable(r.cell.preset) and significantly_above_chance(blind(r))
     ]
 
 
@@ -72,6 +89,26 @@ def rates_by_chance(others: int) -> str:
 def significantly_above_chance(area: Interval) -> bool:
     """Whether an area under the ROC curve is significantly above 1/2."""
     return Interval(area.mean - 0.5, area.low - 0.5, area.high - 0.5, area.seeds).significantly_above
+
+
+def significantly_above_floors(r: InferenceRecord) -> bool:
+    """Whether the area is significantly above that of every floor."""
+    return all(mean(r, partial(_gain, floor=floor)).significantly_above for floor in r.statements[0].floors)
+
+
+def blind(r: InferenceRecord) -> Interval:
+    """The area of pixels alone, over clients and seeds; KeyError in a record from before it was measured."""
+    return interval([s.floors[BLIND] for s in r.statements], r.statements)
+
+
+def _has_blind(r: InferenceRecord) -> bool:
+    return BLIND in r.statements[0].floors
+
+
+def _gain(one: Statement, floor: str) -> tuple[float, Rates]:
+    """How much an area is above that of a floor, with the error of its own images."""
+    value, resamples = auc(one)
+    return value - one.floors[floor], resamples - one.floors[floor]
 
 
 def mean(r: InferenceRecord, statistic: Statistic) -> Interval:

@@ -156,10 +156,12 @@ def test_an_artifact_alone_has_no_candidates():
 
 def test_the_score_is_the_share_of_pairs_in_the_right_order():
     stated = torch.tensor([[0.9, 0.4, 0.4, 0.1]], dtype=torch.float64)
-    [scored] = of_membership(stated, torch.tensor([[True, True, False, False]]))
+    asked = Candidates(torch.tensor([1.0, 1.0, 0.0, 0.0])[None, :, None, None, None], torch.zeros(1, 4).long())
+    [scored] = of_membership(stated, asked, torch.tensor([[True, True, False, False]]))
     assert scored.score == (1 + 1 + 0.5 + 1) / 4
     assert scored.true == [1.0, 1.0, 0.0, 0.0]
-    assert scored.floors == {"chance": 0.5}
+    # Members are white and the others black, which needs no network.
+    assert scored.floors == {"chance": 0.5, "blind": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +211,29 @@ def test_a_row_has_area_accuracy_and_the_rate_at_few_false_positives(record):
     report = inference_table.report([recognised])
     assert [table.columns for table in report.tables] == [membership_rows.COLUMNS]
     assert any("100 training images of each client" in note for note in report.notes)
+
+
+def test_an_area_is_above_every_floor_or_not_bold(record):
+    """Of members that a classifier of pixels recognises as well, the area says nothing, and the table says so."""
+    record, _ = record
+    stated, true = [0.9] * 90 + [0.1] * 10 + [0.9] * 10 + [0.1] * 90, [1.0] * 100 + [0.0] * 100
+    one = record.statements[0].model_copy(update={"stated": stated, "true": true, "score": 0.9})
+
+    def table(floors):
+        each = [one.model_copy(update={"seed": seed, "floors": floors}) for seed in range(5)]
+        shown = with_statements(record, each)
+        return dict(zip(membership_rows.COLUMNS, membership_rows.row(shown), strict=True)), membership_rows.how([shown])
+
+    unlike = "differ from the others without any network, so"
+    for floors, bold, blind, said in (
+        ({"chance": 0.5}, True, "-", False),
+        ({"chance": 0.5, "blind": 0.5}, True, "0.500 ", False),
+        ({"chance": 0.5, "blind": 0.9}, False, "0.900 ", True),
+    ):
+        row, notes = table(floors)
+        assert row["AUC"].startswith("**") == bold
+        assert row["blind AUC"].startswith(blind)
+        assert any(unlike in note for note in notes) == said
 
 
 def test_smoke_shows_no_score(record):

@@ -1,0 +1,62 @@
+"""Which images a client trained on, from their loss alone (Yeom et al., IEEE CSF 2018).
+
+Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting, arXiv 1709.01604: an
+image is a member where its loss is below a threshold, their Adversary 2. Here the order of the losses answers, written as the logit
+of the true class's probability p_y,
+    s = log(p_y / (1 - p_y)),    P[member] = 1 / (1 + exp(m - s)),
+with m the median of s over the client's candidates, since half of them are members.
+
+Nothing is trained: the attack costs one pass over the candidates, whatever the schedule of the attacked run. So it is the one for
+fully trained networks, where shadow federations take as long as the run. It knows no image by itself to be hard or easy, which the
+likelihood ratio does (attacks/membership_inference.py). It needs the networks as a whole, and so a broadcast extractor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from attacks.shadow import membership_statistics, trained_federations
+from privbench.execution.applicability import Limits
+from privbench.hyperparameters import BySetting
+from privbench.types import Artifact, Batch, Knowledge, Progress, Statements, no_progress
+
+NEEDS = frozenset({"broadcast:extractor", "broadcast:classifier", "candidates"})
+KNOWLEDGE = "networks + candidates"
+
+
+@dataclass(frozen=True)
+class LossThreshold:
+    """Images of low loss are named as a client's (Yeom et al., CSF 2018)."""
+
+    # Whose networks tell: the server's, which are made of all clients', or those that each client sent after its local training.
+    networks: Literal["broadcast", "sent"] = "broadcast"
+
+    needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
+    knowledge = BySetting(
+        KNOWLEDGE, lambda attack: f"each client's networks + {KNOWLEDGE}" if attack.networks == "sent" else KNOWLEDGE
+    )
+    rung: ClassVar[str] = "L2"
+    question: ClassVar[str] = "membership"
+    limits: ClassVar[Limits] = Limits(one_client=True)
+
+    def infer(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
+    ) -> Statements:
+        """The probability of each candidate that the client trained on it, [K', N]."""
+        assert knowledge.candidates is not None
+        attacked = trained_federations.real(artifact, knowledge.sent)
+        answers = []
+        for seen, *batch in zip(attacked, *knowledge.candidates, strict=True):
+            answers.append(probabilities(membership_statistics.confidences(artifact.model, seen, Batch(*batch))))
+        return Statements(torch.stack(answers))
+
+
+def probabilities(confidences: Tensor) -> Tensor:
+    """P[member] of the candidates of one client, of which half are members: [N]; 1/2 where a confidence is not finite."""
+    sound = confidences.isfinite()
+    middle = confidences[sound].quantile(0.5) if bool(sound.any()) else confidences.new_zeros(())
+    return (confidences - middle).where(sound, 0.0).sigmoid()
