@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privbench import registry
-from privbench.records import record_lines
+from privbench.records import pooling, record_lines
 from privbench.records.entries import Name
 from privbench.records.schema import AttackRecord, Record
 from reports.records import labels
@@ -109,6 +109,19 @@ def attacked(root: Path, name: str, dataset: str | None = None) -> list[AttackRe
     return [r for r in records if dataset in (None, r.cell.train.dataset)]
 
 
+def of_most_seeds(root: Path, names: Iterable[str]) -> list[AttackRecord]:
+    """The attacks of some tables, seeds that were run apart together; of a method and round those alone that have all its seeds.
+
+    An attack that was made on fewer of them is no rival of the others: its seeds may be easier ones.
+    """
+    records = [r for r in pooling.pooled(read_all(root, names)) if isinstance(r, AttackRecord)]
+    most: dict[tuple[str, str], int] = {}
+    for r in records:
+        at = labels.label(r.cell), r.cell.round
+        most[at] = max(most.get(at, 0), len(r.cell.seeds))
+    return sorted((r for r in records if len(r.cell.seeds) == most[labels.label(r.cell), r.cell.round]), key=_place)
+
+
 def seed_by_seed(record: Record) -> list[Record]:
     """The record of each seed by itself."""
     return [
@@ -120,6 +133,11 @@ def seed_by_seed(record: Record) -> list[Record]:
 def of_attacks(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:
     """A block made of the attack records of one table."""
     return lambda root: text(attacked(root, name), *more)
+
+
+def of_seeds(names: Sequence[str], text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """The same of several tables of one study, seeds that were run apart together."""
+    return lambda root: text(of_most_seeds(root, names), *more)
 
 
 def of_all(name: str, text: Callable[..., str], *more: object) -> Callable[[Path], str]:

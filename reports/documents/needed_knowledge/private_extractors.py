@@ -8,7 +8,6 @@ from pathlib import Path
 from privbench import registry
 from privbench.observation.knowledge import SAME
 from privbench.presets import UPLOADS_PER_ROUND
-from privbench.records import pooling
 from privbench.records.schema import AttackRecord
 from reports.documents import findings, published
 from reports.documents.needed_knowledge import differences, knowledge_tables
@@ -186,7 +185,7 @@ def _differences(rows: dict[str, tuple[Attacker, Attacker]]) -> Callable[[Path],
     """A block of differences between attackers, on the data sets of five seeds."""
 
     def text(root: Path) -> str:
-        tables = {title: _of_most_seeds(root, TABLES[title]) for title in OF_FIVE_SEEDS}
+        tables = {title: published.of_most_seeds(root, TABLES[title]) for title in OF_FIVE_SEEDS}
         return differences.table(tables, rows, findings.BEST)
 
     return text
@@ -260,23 +259,10 @@ def _read(root: Path, tables: dict[str, tuple[str, ...]], method: str) -> dict[s
     """Title -> records of one method, with their number of seeds at the best round in the title where these are few."""
     read: dict[str, Sequence[AttackRecord]] = {}
     for title, names in tables.items():
-        records = [r for r in _of_most_seeds(root, names) if label(r.cell) == method]
+        records = [r for r in published.of_most_seeds(root, names) if label(r.cell) == method]
         few = knowledge_tables.few_seeds([r for r in records if r.cell.round == findings.BEST])
         read[title + few] = records
     return read
-
-
-def _of_most_seeds(root: Path, names: Sequence[str]) -> list[AttackRecord]:
-    """The attacks of some tables, seeds that were run apart together; of a method and round those alone that have all its seeds.
-
-    An attack that was made on fewer of them is no rival of the others: its seeds may be easier ones.
-    """
-    records = [r for r in pooling.pooled(published.read_all(root, names)) if isinstance(r, AttackRecord)]
-    most: dict[tuple[str, str], int] = {}
-    for r in records:
-        place = label(r.cell), r.cell.round
-        most[place] = max(most.get(place, 0), len(r.cell.seeds))
-    return [r for r in records if len(r.cell.seeds) == most[label(r.cell), r.cell.round]]
 
 
 BLOCKS: Blocks = {
