@@ -180,13 +180,23 @@ def check_offered(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; "
             f"try {way_out}--attack {registry.OF_UPDATES}"
         )
+    lacking = (
+        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shared_parts) or 'nothing'}]"
+    )
+    if answering := _of_same_question(name, offered):
+        raise AttackRefused(f"{lacking}; try --attack {answering}")
     ways = [
         other
         for other in registry.ATTACKS
         if registry.resolve("attack", other).needs <= offered and other not in registry.FLOORS
     ]
     way = next((name for name in (registry.STRONG, *ways) if name in ways), registry.FLOORS[0])
-    raise AttackRefused(
-        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shared_parts) or 'nothing'}]; "
-        f"try --attack {way}, or --attack ladder for every one that can be made"
-    )
+    raise AttackRefused(f"{lacking}; try --attack {way}, or --attack ladder for every one that can be made")
+
+
+def _of_same_question(name: str, offered: frozenset[str]) -> str | None:
+    """An inference that answers the question of another one and needs nothing but what is offered."""
+    question = getattr(registry.resolve("attack", name), "question", None)
+    inferences = {other: registry.resolve("attack", other) for other in registry.INFERENCES}
+    answering = (o for o, plugin in inferences.items() if plugin.question == question and plugin.needs <= offered)
+    return next(answering, None)

@@ -90,3 +90,9 @@ def test_what_clients_sent_is_what_the_run_averaged(tmp_path):
 def test_before_the_first_round_nothing_was_sent(tmp_path):
     with pytest.raises(UserError, match="before the first round"):
         privbench.attack(attack_set="networks=sent", round="0", out=tmp_path, **OPTIONS)
+
+
+def test_where_the_extractor_is_private_the_other_inference_on_membership_is_named(tmp_path):
+    options = OPTIONS | {"method": "fedsplit"}
+    with pytest.raises(UserError, match=r"broadcast:extractor.*; try --attack membership-inference$"):
+        privbench.attack(out=tmp_path, **options)
