@@ -3,11 +3,13 @@
 Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting, arXiv 1709.01604: an
 image is a member where its loss is below a threshold, their Adversary 2. Here the order of the losses answers, written as the logit
 of the true class's probability p_y,
-    s = log(p_y / (1 - p_y)),    P[member] = 1 / (1 + exp(m - s)),
-with m the median of s over the client's candidates, since half of them are members.
+    s = log(p_y / (1 - p_y)),    P[member] = 1 / (1 + exp((m - s) / d)),
+with m the median of s over the client's candidates, since half of them are members, and d their standard deviation, which keeps
+sure networks from rounding all probabilities to 1.
 
-Nothing is trained: the attack costs one pass over the candidates, whatever the schedule of the attacked run. So it is the one for
-fully trained networks, where shadow federations take as long as the run. It knows no image by itself to be hard or easy, which the
+The attack trains nothing: it costs one pass over the candidates, whatever the schedule of the attacked run. So it is the one for
+fully trained networks, where shadow federations take as long as the run. (With networks=sent the suite repeats training from the
+last round that the run kept whole, once.) It knows no image by itself to be hard or easy, which the
 likelihood ratio does (attacks/membership_inference.py). It needs the networks as a whole, and so a broadcast extractor.
 """
 
@@ -26,6 +28,7 @@ from privbench.types import Artifact, Batch, Knowledge, Progress, Statements, no
 
 NEEDS = frozenset({"broadcast:extractor", "broadcast:classifier", "candidates"})
 KNOWLEDGE = "networks + candidates"
+TINY = 1e-300  # in place of no standard deviation
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class LossThreshold:
 
     needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
     knowledge = BySetting(
-        KNOWLEDGE, lambda attack: f"each client's networks + {KNOWLEDGE}" if attack.networks == "sent" else KNOWLEDGE
+        KNOWLEDGE, lambda attack: f"each client's {KNOWLEDGE}" if attack.networks == "sent" else KNOWLEDGE
     )
     rung: ClassVar[str] = "L2"
     question: ClassVar[str] = "membership"
@@ -58,5 +61,8 @@ class LossThreshold:
 def probabilities(confidences: Tensor) -> Tensor:
     """P[member] of the candidates of one client, of which half are members: [N]; 1/2 where a confidence is not finite."""
     sound = confidences.isfinite()
-    middle = confidences[sound].quantile(0.5) if bool(sound.any()) else confidences.new_zeros(())
-    return (confidences - middle).where(sound, 0.0).sigmoid()
+    if int(sound.sum()) < 2:
+        return torch.full_like(confidences, 0.5)
+    finite = confidences[sound]
+    apart = (confidences - finite.quantile(0.5)) / finite.std().clamp_min(TINY)
+    return apart.where(sound, 0.0).sigmoid()

@@ -39,9 +39,7 @@ class MembershipInference:
 
     needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
     uses: ClassVar[frozenset[str]] = frozenset({"broadcast:extractor", "upload:generator"})
-    knowledge = BySetting(
-        KNOWLEDGE, lambda a: f"each client's networks + {KNOWLEDGE}" if a.networks == "sent" else KNOWLEDGE
-    )
+    knowledge = BySetting(KNOWLEDGE, lambda a: f"each client's {KNOWLEDGE}" if a.networks == "sent" else KNOWLEDGE)
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
     test_unlike_revision: ClassVar[int] = 2  # 2: candidates that are no client's are training images as well
@@ -73,5 +71,5 @@ class MembershipInference:
         for seen, own, *batch in zip(attacked, rows, *knowledge.candidates, strict=True):
             each = membership_statistics.of(model, seen, Batch(*batch), auxiliary, self.steps, seed)
             fit_of = likelihood_ratio.Fitted(fit.outside[own], fit.shift[own], fit.covariance)
-            answers.append(likelihood_ratio.log_ratios(each, fit_of).sigmoid())
+            answers.append(likelihood_ratio.probabilities(likelihood_ratio.log_ratios(each, fit_of)))
         return Statements(torch.stack(answers))

@@ -598,7 +598,7 @@ def let_clients_hold_something_else(patch):
     """What an inference is scored by is something else: other labels, another order of domains, the other candidates."""
     held = inference_cell.Held
 
-    def other(fed, members):
+    def other(fed, asked):
         domains = [client.domain for client in fed.clients]
         clients = tuple(
             client._replace(
@@ -606,7 +606,7 @@ def let_clients_hold_something_else(patch):
             )
             for k, (client, domain) in enumerate(zip(fed.clients, [*domains[1:], domains[0]], strict=True))
         )
-        return held(fed._replace(clients=clients), None if members is None else ~members)
+        return held(fed._replace(clients=clients), None if asked is None else asked._replace(members=~asked.members))
 
     patch.setattr(inference_cell, "Held", other)
 

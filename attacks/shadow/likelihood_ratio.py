@@ -16,6 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# Beyond it a log ratio grows as its logarithm, so that single images that are surely members keep their order in probabilities.
+LINEAR = 12.0
+
 
 class Fitted(NamedTuple):
     """The two Gaussians of each image."""
@@ -54,6 +57,13 @@ def fitted(statistics: Tensor, inside: Tensor, outside: Tensor) -> Fitted:
     shift = common + share * (each - common)
     mu = (counts[0] * (means[0] - shift) + counts[1] * means[1]) / total
     return Fitted(mu, shift, covariance * (1 + (1 / total[seen]).mean()))
+
+
+def probabilities(ratios: Tensor) -> Tensor:
+    """LR / (1 + LR) of log LR [N], half of the candidates being members; distinct ratios keep distinct probabilities."""
+    size = ratios.abs()
+    beyond = LINEAR + (size - LINEAR).clamp_min(0).log1p()
+    return (ratios.sign() * torch.where(size > LINEAR, beyond, size)).sigmoid()
 
 
 def log_ratios(statistics: Tensor, fit: Fitted) -> Tensor:

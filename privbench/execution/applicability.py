@@ -210,11 +210,11 @@ def _not_inverted(name: str, limits: Limits, model: Model, does: frozenset[str],
 def _of_sums(name: str, limits: Limits, *, private: bool) -> str:
     """Why an attack cannot be made on sums over clients, in a line; nothing where it takes them for batches.
 
-    What is keyed by one client: its private extractor, its colluder, what its uploads have in common.
+    What is keyed by one client: its private extractor, its colluder, its networks, what its uploads have in common.
     """
     plugin = registry.resolve("attack", name)
     pools = private and bool(getattr(plugin, "pools", False))
-    if not (limits.one_client or limits.private_extractor or pools or {"colluder", "oracle"} & plugin.needs):
+    if not (limits.one_client or limits.private_extractor or pools or {"colluder", "oracle", "sent"} & plugin.needs):
         return ""
     return (
         f"{name} attacks what one client sends, but under secure aggregation a server gets sums over all; try --attack "

@@ -11,6 +11,7 @@ import torch
 from privbench import registry
 from privbench.errors import Damaged, Missing, UserError
 from privbench.execution import foundations
+from privbench.methods import participation
 from privbench.observation import (
     active_server,
     artifact_files,
@@ -133,16 +134,20 @@ def snapshot(
 def sent_networks(
     store: Store, spec: TrainSpec, seen: Artifact, fed: Federation, device_name: str, progress: Progress
 ) -> dict[int, Networks] | None:
-    """Attacked client -> the classification networks that it sent last, as they were sent; None where none did.
+    """Attacked client -> the classification networks that it sent last, as they were sent; None where one sent none yet.
 
-    A round of which the run kept less is trained again (harness.state_at).
+    A round of which the run kept less is trained again, once. On a GPU these networks are the run's up to rounding
+    (harness.state_at).
     """
-    if seen.round == 0:
+    clients, folder = sorted(set(seen.client.tolist())), store.train(spec)
+    setup = harness.prepare(spec, fed, machine.device(device_name))
+    if not all(participation.rounds_of(setup.method, k, len(fed.clients), seen.round) for k in clients):
         return None
-    with locks.lock(store.train(spec), wait=True):
-        setup = harness.prepare(spec, fed, machine.device(device_name))
-        state = harness.state_at(setup, store.train(spec), seen.round, progress)
-    sent = {k: state.uploads[k] for k in sorted(set(seen.client.tolist()))}
+    with locks.lock(folder, wait=True):
+        state = harness.state_at(setup, folder, seen.round, progress)
+        if not checkpoint.full_path(folder, seen.round).exists():
+            checkpoint.save_full(folder, spec, state)
+    sent = {k: state.uploads[k] for k in clients}
     return {
         k: Networks(*({part: each[part] for part in CLASSIFICATION if part in each} for each in both))
         for k, both in sent.items()

@@ -195,8 +195,11 @@ def check_offered(
 
 
 def _of_same_question(name: str, offered: frozenset[str]) -> str | None:
-    """An inference that answers the question of another one and needs nothing but what is offered."""
+    """An inference that answers the question of another one and needs nothing but what is offered, also of sums."""
     question = getattr(registry.resolve("attack", name), "question", None)
-    inferences = {other: registry.resolve("attack", other) for other in registry.INFERENCES}
-    answering = (o for o, plugin in inferences.items() if plugin.question == question and plugin.needs <= offered)
-    return next(answering, None)
+    for other in registry.INFERENCES:
+        plugin = registry.resolve("attack", other)
+        of_sums = "aggregate" in offered and applicability.of(plugin).one_client
+        if plugin.question == question and plugin.needs <= offered and not of_sums:
+            return other
+    return None

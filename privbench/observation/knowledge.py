@@ -53,7 +53,7 @@ ABSENT = {
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
     "sent": "the networks that each client sent after its local training, which an artifact file does not hold, and of which there "
-    "are none before the first round; attack a later round of a run of your own",
+    "are none before a client's first round; attack a later round of a run of your own",
     "candidates": "images that may be a client's, which an artifact file does not hold; attack a run of your own",
     "domains": "auxiliary images of which the domain is known, which an artifact file does not hold; attack a run of your own",
     "specification": "the specification of the training, which an artifact file does not hold; attack a run of your own",

@@ -180,11 +180,15 @@ class InferenceRecord(Record):
         return [s for seed in self.seeds for s in seed.statements]
 
     @cached_property
+    def floors(self) -> tuple[str, ...]:
+        """The floors that all statements have: seeds that were made before a floor was measured have fewer."""
+        return tuple(name for name in self.statements[0].floors if all(name in s.floors for s in self.statements))
+
+    @cached_property
     def floor(self) -> str:
         """The name of the floor that is best in the mean over clients and seeds."""
-        names = self.statements[0].floors
         sign = 1 if QUESTIONS[self.question].is_error else -1
-        return min(names, key=lambda name: sign * fmean(s.floors[name] for s in self.statements))
+        return min(self.floors, key=lambda name: sign * fmean(s.floors[name] for s in self.statements))
 
 
 def write(record: Record, path: Path) -> None:
@@ -328,10 +332,12 @@ def _check_statements(record: InferenceRecord) -> None:
         raise ValueError(f"question should be one of {', '.join(QUESTIONS)}, but {short(record.question)} was given")
     if not all(s.statements and s.accuracy_at_round for s in record.seeds):
         raise ValueError("no statements of one of its seeds")
-    floors, of_candidates = record.statements[0].floors.keys(), QUESTIONS[record.question].of_candidates
+    of_candidates = QUESTIONS[record.question].of_candidates
     for each in record.statements:
         count = len(each.true) if of_candidates else len(record.answers)
         if of_candidates and {*each.true} != {0.0, 1.0}:
             raise ValueError("a statement on candidates that are not members and others")
-        if not floors or each.floors.keys() != floors or {len(each.stated), len(each.true)} != {count}:
-            raise ValueError("a statement without its floors, or of other answers than the record's")
+        if {len(each.stated), len(each.true)} != {count}:
+            raise ValueError("a statement of other answers than the record's")
+    if not record.floors:
+        raise ValueError("no floor that every statement has")

@@ -1,6 +1,7 @@
 """Membership from the loss alone, by the broadcast networks and by those that each client sent."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ import privbench
 from attacks.loss_threshold import LossThreshold, probabilities
 from privbench.errors import UserError
 from privbench.execution import at_round
+from privbench.methods.fedavg import FedAvg
 from privbench.records.store import Store
 from privbench.scoring.statement_scores import of_membership
-from privbench.training import federation, harness
+from privbench.training import checkpoint, federation, harness
 from tests.builders.memorised import attacked
 
 
@@ -56,8 +58,17 @@ def test_the_order_is_that_of_the_losses(overfitted):
 
 def test_a_confidence_that_is_no_number_tells_nothing():
     stated = probabilities(torch.tensor([1.0, torch.nan, -1.0, torch.inf], dtype=torch.float64))
-    assert stated.tolist() == pytest.approx([1 / (1 + 2.718281828**-1), 0.5, 1 / (1 + 2.718281828), 0.5])
+    # One standard deviation of the two numbers 1 and -1 is the square root of 2.
+    sure = 1 / (1 + math.exp(-1 / math.sqrt(2)))
+    assert stated.tolist() == pytest.approx([sure, 0.5, 1 - sure, 0.5])
     assert probabilities(torch.full((3,), torch.nan, dtype=torch.float64)).tolist() == [0.5] * 3
+    assert probabilities(torch.full((3,), 2.0, dtype=torch.float64)).tolist() == [0.5] * 3
+
+
+def test_a_network_that_is_sure_keeps_the_order():
+    """Logits of 37 and more all round to a probability of 1."""
+    confidences = torch.tensor([0.0, 50.0, 100.0, 100.001, 150.0, 2000.0], dtype=torch.float64)
+    assert bool((probabilities(confidences).diff() > 0).all())
 
 
 OPTIONS = {
@@ -67,9 +78,9 @@ OPTIONS = {
 
 
 def test_what_clients_sent_is_what_the_run_averaged(tmp_path):
-    """The same networks as of the run trained again, of a round that was kept and of one that was not."""
+    """The weighted mean of what was sent is the broadcast; and the run trained again sends the same networks."""
     results = privbench.attack(attack_set="networks=sent", rounds=3, round="1,2,3", out=tmp_path, **OPTIONS)
-    assert {r.knowledge.tag for r in results.inferred} == {"each client's networks + networks + candidates"}
+    assert {r.knowledge.tag for r in results.inferred} == {"each client's networks + candidates"}
     store, cell = Store(tmp_path), results.inferred[0].cell
     spec = cell.train.model_copy(update={"seed": 3})
     fed, _ = federation.of(spec, None)
@@ -81,14 +92,67 @@ def test_what_clients_sent_is_what_the_run_averaged(tmp_path):
         assert seen.round == state.round
         sent = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
         assert [*sent] == [0, 1]
-        for k, networks in sent.items():
-            for part in ("extractor", "classifier"):
-                for name, value in state.uploads[k][0][part].items():
-                    assert torch.equal(networks.params[part][name], value)
+        # It was kept, so that no other cell trains it again.
+        assert checkpoint.full_path(store.train(spec), seen.round).exists()
+        shares = torch.tensor([float(len(client.train.labels)) for client in fed.clients])
+        shares /= shares.sum()
+        for part in ("extractor", "classifier"):
+            for name, broadcast in seen.weights[part].items():
+                both = torch.stack([sent[k].params[part][name] for k in (0, 1)])
+                # Two products and a sum in single precision.
+                torch.testing.assert_close(torch.tensordot(shares, both, 1), broadcast, rtol=1e-5, atol=1e-6)
+                assert not torch.equal(both[0], both[1])
+                assert torch.equal(both, torch.stack([state.uploads[k][0][part][name] for k in (0, 1)]))
+
+
+def test_what_was_kept_is_read_and_not_trained_again(tmp_path, monkeypatch):
+    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **OPTIONS)
+    store, cell = Store(tmp_path), results.inferred[0].cell
+    spec = cell.train.model_copy(update={"seed": 3})
+    fed, _ = federation.of(spec, None)
+    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
+    before = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
+
+    def training(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(harness, "train_round", training)
+    after = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
+    for k, networks in after.items():
+        for part, each in networks.params.items():
+            assert all(torch.equal(value, before[k].params[part][name]) for name, value in each.items())
+
+
+def test_a_client_that_did_not_take_part_yet_sent_nothing(tmp_path, monkeypatch):
+    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **OPTIONS)
+    store, cell = Store(tmp_path), results.inferred[0].cell
+    spec = cell.train.model_copy(update={"seed": 3})
+    fed, _ = federation.of(spec, None)
+    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
+    monkeypatch.setattr(FedAvg, "participants", lambda self, round_, clients: (0,))
+    assert at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None) is None
+
+
+def test_a_defence_of_messages_acts_on_what_was_sent(tmp_path):
+    """Under noise what clients sent is not what they trained, and the record's networks are the noised ones."""
+    options = OPTIONS | {"defense": "gaussian:0.1"}
+    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **options)
+    store, cell = Store(tmp_path), results.inferred[0].cell
+    spec = cell.train.model_copy(update={"seed": 3})
+    fed, _ = federation.of(spec, None)
+    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
+    sent = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
+    state = checkpoint.full(store.train(spec), spec, seen.round, torch.device("cpu"))
+    own = torch.cat(
+        [t.flatten() for part in ("extractor", "classifier") for t in state.clients[0].params[part].values()]
+    )
+    received = torch.cat([t.flatten() for part in ("extractor", "classifier") for t in sent[0].params[part].values()])
+    # A variance of 0.1 per number of the update; its standard error over so many numbers is a fraction of a percent.
+    assert float((received - own).square().mean()) == pytest.approx(0.1, rel=0.05)
 
 
 def test_before_the_first_round_nothing_was_sent(tmp_path):
-    with pytest.raises(UserError, match="before the first round"):
+    with pytest.raises(UserError, match="before a client's first round"):
         privbench.attack(attack_set="networks=sent", round="0", out=tmp_path, **OPTIONS)
 
 

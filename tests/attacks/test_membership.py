@@ -205,6 +205,14 @@ def test_a_ratio_of_nothing_or_of_no_number_is_even():
     assert likelihood_ratio.log_ratios(torch.full_like(seen, torch.nan), fit).tolist() == [0.0] * 4
 
 
+def test_distinct_ratios_keep_distinct_probabilities():
+    ratios = torch.tensor([-4000.0, -50.0, -40.0, -12.5, 0.0, 3.0, 11.9, 12.1, 40.0, 50.0, 4000.0], dtype=torch.float64)
+    said = likelihood_ratio.probabilities(ratios)
+    assert bool((said.diff() > 0).all())
+    within = ratios.abs() <= likelihood_ratio.LINEAR
+    assert torch.equal(said[within], ratios[within].sigmoid())
+
+
 def test_one_number_that_is_none_takes_no_other_answer_away():
     """The others' answers are those without that image, whose shift and residuals are then no part of what images share."""
     statistics, inside, outside, seen, _ = drawn(2.0, 40, 8)

@@ -22,7 +22,7 @@ from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
 from privbench.scoring.statement_scores import BLIND
 from privbench.scoring.statistics import Interval, interval, interval_of_resamples
 from reports.records import quotable
-from reports.records.labels import inferred_text, label, round_text
+from reports.records.labels import inferred_text, label, round_text, unique
 from reports.records.number_text import NONE, range_text
 from reports.tables.render import bold
 
@@ -72,13 +72,14 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
 
 
 def _unlike(records: Sequence[InferenceRecord]) -> list[str]:
-    """A sentence for each record whose members are told from others without any network."""
-    return [
+    """A sentence for each run whose members are told from others without any network."""
+    said = [
         f"{label(r.cell)} on {registry.short(r.cell.train.dataset)}: members differ from the others without any network, so that "
         "rates of true positives and recognised clients say nothing of the networks."
         for r in records
         if _has_blind(r) and quotable.is_quotable(r.cell.preset) and significantly_above_chance(blind(r))
     ]
+    return unique(said)
 
 
 def rates_by_chance(others: int) -> str:
@@ -92,8 +93,8 @@ def significantly_above_chance(area: Interval) -> bool:
 
 
 def significantly_above_floors(r: InferenceRecord) -> bool:
-    """Whether the area is significantly above that of every floor."""
-    return all(mean(r, partial(_gain, floor=floor)).significantly_above for floor in r.statements[0].floors)
+    """Whether the area is significantly above that of every floor; not where the blind one was not measured."""
+    return _has_blind(r) and all(mean(r, partial(_gain, floor=floor)).significantly_above for floor in r.floors)
 
 
 def blind(r: InferenceRecord) -> Interval:
@@ -102,7 +103,7 @@ def blind(r: InferenceRecord) -> Interval:
 
 
 def _has_blind(r: InferenceRecord) -> bool:
-    return BLIND in r.statements[0].floors
+    return BLIND in r.floors
 
 
 def _gain(one: Statement, floor: str) -> tuple[float, Rates]:

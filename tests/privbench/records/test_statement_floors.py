@@ -1,0 +1,48 @@
+"""Seeds of one cell of which one was scored before a floor was measured: the record shows the floors that all have."""
+
+import pytest
+
+import privbench
+from privbench.records import pooling, schema
+from reports.tables import inference_table
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    results = privbench.attack(
+        attack="loss-threshold", method="fedavg", dataset="digits", preset="smoke", backbone="mlp", seeds=2, first_seed=3,
+        victims=4, clients=2, out=tmp_path_factory.mktemp("runs"),
+    )  # fmt: skip
+    [record] = results.inferred
+    return record
+
+
+def with_floors(record, floors):
+    """The first seed's statements with these floors alone."""
+    first = record.seeds[0]
+    each = [s.model_copy(update={"floors": {n: s.floors[n] for n in floors}}) for s in first.statements]
+    return record.model_copy(update={"seeds": [first.model_copy(update={"statements": each}), *record.seeds[1:]]})
+
+
+def test_a_floor_that_one_seed_lacks_is_not_shown(record):
+    assert set(record.floors) == {"chance", "blind"}
+    mixed = with_floors(record, ["chance"])
+    schema.check_whole(mixed)
+    assert mixed.floors == ("chance",)
+    assert mixed.floor == "chance"
+    assert inference_table.report([mixed]).tables
+
+
+def test_seeds_with_unlike_floors_are_pooled(record):
+    parts = [
+        record.model_copy(
+            update={"seeds": [each], "cell": (cell := record.cell.with_seeds([each.seed])), "id": cell.id}
+        )
+        for each in with_floors(record, ["chance"]).seeds
+    ]
+    assert pooling.one(parts).floors == ("chance",)
+
+
+def test_a_record_without_any_common_floor_is_refused(record):
+    with pytest.raises(ValueError, match="no floor that every statement has"):
+        schema.check_whole(with_floors(record, []))
