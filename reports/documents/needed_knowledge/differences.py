@@ -29,18 +29,19 @@ def table(
     Bold where reports/records/comparison.py claims a difference, adjusted over the whole table.
 
     tables   title -> records of at least those methods at round `round_`
-    rows     words of a row -> who is compared; ValueError where a table has no attack within such knowledge
+    rows     words of a row -> who is compared; a dash where a table has no attack of all its seeds within such knowledge.
+             ValueError where no table has one
     """
     best = {title: _strongest(records, round_) for title, records in tables.items()}
     pairs = {}
     for words, attackers in rows.items():
         for title, found in best.items():
-            if absent := [each for each in attackers if each not in found]:
-                raise ValueError(f"{title} has no record of {absent[0].method} attacked with {absent[0].knowledge}")
-            first, second = (found[each] for each in attackers)
-            pairs[f"{words}, {title}"] = (first, second)
+            if all(each in found for each in attackers):
+                pairs[f"{words}, {title}"] = (found[attackers[0]], found[attackers[1]])
+        if not any(f"{words}, {title}" in pairs for title in tables):
+            raise ValueError(f"no table has records of both attackers of '{words}'")
     cells = compared(pairs)
-    body = [[words, *(cells[f"{words}, {title}"] for title in tables)] for words in rows]
+    body = [[words, *(cells.get(f"{words}, {title}", NONE) for title in tables)] for words in rows]
     return f"{render.markdown(['difference, dB', *tables], body)}\n\n{comparison.RULE}"
 
 

@@ -49,7 +49,7 @@ TABLES = {
 METHODS = ("FedSplit", "FedCG")
 ATTACKS = ("surrogate", "joint", "calibrated", "chained", "oracle")
 # Those of five seeds, on which differences are tested.
-OF_FIVE_SEEDS = ("photos", "digits", "CIFAR-10")
+OF_FIVE_SEEDS = ("photos", "digits", "CIFAR-10", "Office-Caltech10, published schedule")
 AUXILIARY = "gradient + auxiliary"
 WITH_GENERATOR = f"{AUXILIARY} + generator where shared"
 # FedSplit less FedCG, for the same knowledge.
