@@ -221,7 +221,7 @@ def test_every_study_is_listed(output_of):
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 14), ("attacks", 39), ("defenses", 12), ("datasets", 15)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 14), ("attacks", 40), ("defenses", 12), ("datasets", 15)])
 def test_list_names_every_plug_in(kind, count, output_of):
     lines = [line for line in output_of("list", kind).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count

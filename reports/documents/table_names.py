@@ -29,6 +29,8 @@ KNOWN_IMAGES, AUXILIARY_IMAGES, EARLIER_ROUNDS = "known-images", "auxiliary-imag
 CALIBRATED_STARTS = "calibrated-starts"
 # `chained` on FedSplit, Office-Caltech10, from uploads of round 0 alone; the ladder has it from uploads of many rounds.
 FIRST_ROUND = "office10-first-round"
+# The reverse, on `digits`: uploads of every other round that the ladder keeps.
+LATER_ROUNDS = "chained-later-rounds"
 # Two attacks on private extractors under a prior learned from auxiliary images.
 LEARNED_PRIOR = "learned-prior"
 # Mode, draws and means of draws of an image under noise, without that prior and with it.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privbench import registry
+from privbench.observation import other_images
 from privbench.observation.knowledge import SAME
 from privbench.presets import UPLOADS_PER_ROUND
 from privbench.records.schema import AttackRecord
@@ -25,6 +26,7 @@ from reports.documents.table_names import (
     JOINT,
     KNOWN_IMAGES,
     LADDER,
+    LATER_ROUNDS,
     LEARNED_PRIOR,
     OFFICE_FURTHER,
     OFFICE_TRAINED,
@@ -153,7 +155,10 @@ def _earlier_rounds(records: Sequence[AttackRecord]) -> str:
     """PSNR against the attacked round, a row for the rounds whose uploads were kept."""
 
     def kept(r: AttackRecord) -> str:
-        return NONE if r.cell.observed_rounds is None else sweeps.value_text(r.cell.observed_rounds)
+        if r.knowledge.rounds is None:
+            return NONE
+        latest = max(seed.round for seed in r.seeds)
+        return sweeps.value_text(r.cell.observed_rounds or other_images.observed_rounds(None, latest)[:-1])
 
     rows: dict[str, Callable[[AttackRecord], str]] = {
         **knowledge_tables.PLACE,
@@ -231,6 +236,18 @@ def _first_round(root: Path) -> str:
     return _earlier_rounds([*first, *beside])
 
 
+def _later_rounds(root: Path) -> str:
+    """A block of `chained` without uploads of round 0, beside the ladder's attack on the same networks, and the reference."""
+    later = published.attacked(root, LATER_ROUNDS)
+    networks = {(r.cell.train.id, r.cell.round) for r in later}
+    beside = [
+        r
+        for r in published.attacked(root, DIGITS)
+        if (r.cell.train.id, r.cell.round) in networks and r.attack in ("chained", "oracle")
+    ]
+    return _earlier_rounds([*later, *beside])
+
+
 def _by_setting(
     name: str, dataset: str, *, base: str = knowledge_tables.DEFAULTS, reference: str = ""
 ) -> Callable[[Path], str]:
@@ -281,6 +298,7 @@ BLOCKS: Blocks = {
     CALIBRATED_STARTS: _calibrated_starts,
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
     FIRST_ROUND: _first_round,
+    LATER_ROUNDS: _later_rounds,
     "needed-differences": _differences(BETWEEN_METHODS),
     "needed-generator": _differences(BY_GENERATOR),
     **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, reference=of) for name, of in PRIOR_ON.items()},
@@ -301,6 +319,7 @@ BLOCKS: Blocks = {
             CALIBRATED_STARTS,
             EARLIER_ROUNDS,
             FIRST_ROUND,
+            LATER_ROUNDS,
             LEARNED_PRIOR,
             POSTERIOR_MEAN,
             JOINT,

@@ -172,7 +172,7 @@ def test_what_is_not_asked_for_is_withheld(trained, tmp_path):
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
         colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen), cache=tmp_path,
-        known=object(), rounds=(seen,), candidates=object(), domains=object(), specification={},
+        sent={}, known=object(), rounds=(seen,), candidates=object(), domains=object(), specification={},
     )  # fmt: skip
     assert knowledge.only(frozenset({"gradient:classifier"}), whole, "dlg") == Knowledge()
     for field in knowledge.FIELDS:
