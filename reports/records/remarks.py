@@ -85,14 +85,16 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
     ]
     if not all(map(is_quotable, preset_names)):
         lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
-    if preset_names == ["standard"]:
+    shorter = [name for name in preset_names if name != "paper"]
+    subject = "This" if shorter == preset_names else f"Preset {' or '.join(shorter)}"
+    if shorter == ["standard"]:
         lines.append(
-            f"This is {NOT_PUBLISHED}: a quarter of its rounds and no early stop, all else as published. {beside}; "
+            f"{subject} is {NOT_PUBLISHED}: a quarter of its rounds and no early stop, all else as published. {beside}; "
             "`--preset paper` runs all of them."
         )
-    elif preset_names != ["paper"]:
+    elif shorter:
         lines.append(
-            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
+            f"{subject} is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
             "`--preset paper` runs the published settings."
         )
     attacked = [r for r in records if isinstance(r, AttackRecord)]

@@ -36,3 +36,14 @@ def test_attacks_of_trained_networks_alone_are_named():
     names = [name for name in registry.ATTACKS if name in registry.NEVER_ABOVE_UNTRAINED]
     assert said(*trained) == []
     assert said(*trained, *untrained) == [f"{UNTRAINED}{', '.join(names)}."]
+
+
+def test_a_shorter_preset_beside_the_published_one_is_named():
+    quick, paper = record(), record(spec={"preset": "paper"})
+
+    def told(*records):
+        return [note for note in remarks.training_header(records) if remarks.NOT_PUBLISHED in note]
+
+    assert told(paper) == []
+    assert told(quick)[0].startswith("This is NOT")
+    assert told(quick, paper)[0].startswith("Preset quick is NOT")
