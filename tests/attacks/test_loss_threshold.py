@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from attacks.loss_threshold import LossThreshold, probabilities
 from privbench.errors import UserError
 from privbench.execution import at_round
 from privbench.methods.fedavg import FedAvg
+from privbench.records.schema import InferenceRecord
 from privbench.records.store import Store
 from privbench.scoring.statement_scores import of_membership
+from privbench.spec import TrainSpec
 from privbench.training import checkpoint, federation, harness
+from privbench.types import Federation
 from tests.builders.memorised import attacked
 
 
@@ -77,25 +81,46 @@ OPTIONS = {
 }  # fmt: skip
 
 
+class Run(NamedTuple):
+    """A run whose sent networks were asked about, and what it was made of."""
+
+    store: Store
+    records: tuple[InferenceRecord, ...]
+    spec: TrainSpec
+    fed: Federation
+
+    def seen(self, number=0):
+        """The artifact of one record."""
+        return at_round.observed(self.store, self.records[number].cell, self.spec, None, "cpu", lambda *_: None)[0]
+
+    def sent(self, number=0):
+        """What each client sent at its round."""
+        return at_round.sent_networks(self.store, self.spec, self.seen(number), self.fed, "cpu", lambda *_: None)
+
+
+def run(folder, **chosen):
+    """Such a run of one seed; records by their rounds."""
+    results = privbench.attack(attack_set="networks=sent", out=folder, **OPTIONS | chosen)
+    records = tuple(sorted(results.inferred, key=lambda r: r.seeds[0].round))
+    spec = records[0].cell.train.model_copy(update={"seed": 3})
+    return Run(Store(folder), records, spec, federation.of(spec, None)[0])
+
+
 def test_what_clients_sent_is_what_the_run_averaged(tmp_path):
     """The weighted mean of what was sent is the broadcast; and the run trained again sends the same networks."""
-    results = privbench.attack(attack_set="networks=sent", rounds=3, round="1,2,3", out=tmp_path, **OPTIONS)
-    assert {r.knowledge.tag for r in results.inferred} == {"each client's networks + candidates"}
-    store, cell = Store(tmp_path), results.inferred[0].cell
-    spec = cell.train.model_copy(update={"seed": 3})
-    fed, _ = federation.of(spec, None)
-    setup = harness.prepare(spec, fed, torch.device("cpu"))
+    made = run(tmp_path, rounds=3, round="1,2,3")
+    assert {r.knowledge.tag for r in made.records} == {"each client's networks + candidates"}
+    setup = harness.prepare(made.spec, made.fed, torch.device("cpu"))
     state = harness.initial(setup)
-    for record in sorted(results.inferred, key=lambda r: r.seeds[0].round):
+    shares = torch.tensor([float(len(client.train.labels)) for client in made.fed.clients])
+    shares /= shares.sum()
+    for number in range(3):
         harness.train_round([setup], [state], "alone")
-        seen, _, _ = at_round.observed(store, record.cell, spec, None, "cpu", lambda *_: None)
+        seen, sent = made.seen(number), made.sent(number)
         assert seen.round == state.round
-        sent = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
         assert [*sent] == [0, 1]
         # It was kept, so that no other cell trains it again.
-        assert checkpoint.full_path(store.train(spec), seen.round).exists()
-        shares = torch.tensor([float(len(client.train.labels)) for client in fed.clients])
-        shares /= shares.sum()
+        assert checkpoint.full_path(made.store.train(made.spec), seen.round).exists()
         for part in ("extractor", "classifier"):
             for name, broadcast in seen.weights[part].items():
                 both = torch.stack([sent[k].params[part][name] for k in (0, 1)])
@@ -106,49 +131,35 @@ def test_what_clients_sent_is_what_the_run_averaged(tmp_path):
 
 
 def test_what_was_kept_is_read_and_not_trained_again(tmp_path, monkeypatch):
-    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **OPTIONS)
-    store, cell = Store(tmp_path), results.inferred[0].cell
-    spec = cell.train.model_copy(update={"seed": 3})
-    fed, _ = federation.of(spec, None)
-    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
-    before = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
+    made = run(tmp_path)
+    before = made.sent()
 
     def training(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(harness, "train_round", training)
-    after = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
-    for k, networks in after.items():
+    for k, networks in made.sent().items():
         for part, each in networks.params.items():
             assert all(torch.equal(value, before[k].params[part][name]) for name, value in each.items())
 
 
 def test_a_client_that_did_not_take_part_yet_sent_nothing(tmp_path, monkeypatch):
-    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **OPTIONS)
-    store, cell = Store(tmp_path), results.inferred[0].cell
-    spec = cell.train.model_copy(update={"seed": 3})
-    fed, _ = federation.of(spec, None)
-    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
+    made = run(tmp_path)
     monkeypatch.setattr(FedAvg, "participants", lambda self, round_, clients: (0,))
-    assert at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None) is None
+    assert made.sent() is None
 
 
 def test_a_defence_of_messages_acts_on_what_was_sent(tmp_path):
-    """Under noise what clients sent is not what they trained, and the record's networks are the noised ones."""
-    options = OPTIONS | {"defense": "gaussian:0.1"}
-    results = privbench.attack(attack_set="networks=sent", out=tmp_path, **options)
-    store, cell = Store(tmp_path), results.inferred[0].cell
-    spec = cell.train.model_copy(update={"seed": 3})
-    fed, _ = federation.of(spec, None)
-    seen, _, _ = at_round.observed(store, cell, spec, None, "cpu", lambda *_: None)
-    sent = at_round.sent_networks(store, spec, seen, fed, "cpu", lambda *_: None)
-    state = checkpoint.full(store.train(spec), spec, seen.round, torch.device("cpu"))
-    own = torch.cat(
-        [t.flatten() for part in ("extractor", "classifier") for t in state.clients[0].params[part].values()]
-    )
-    received = torch.cat([t.flatten() for part in ("extractor", "classifier") for t in sent[0].params[part].values()])
+    """Under noise what clients sent is not what they trained, and the attacker's networks are the noised ones."""
+    made = run(tmp_path, defense="gaussian:0.1")
+    state = checkpoint.full(made.store.train(made.spec), made.spec, made.seen().round, torch.device("cpu"))
+
+    def flat(params):
+        return torch.cat([t.flatten() for part in ("extractor", "classifier") for t in params[part].values()])
+
+    difference = flat(made.sent()[0].params) - flat(state.clients[0].params)
     # A variance of 0.1 per number of the update; its standard error over so many numbers is a fraction of a percent.
-    assert float((received - own).square().mean()) == pytest.approx(0.1, rel=0.05)
+    assert float(difference.square().mean()) == pytest.approx(0.1, rel=0.05)
 
 
 def test_before_the_first_round_nothing_was_sent(tmp_path):

@@ -224,28 +224,20 @@ def _by_seed(names: Sequence[str], methods: Sequence[str], attacks: Sequence[str
     return lambda root: knowledge_tables.by_seed(published.read_all(root, names), methods, attacks, findings.BEST)
 
 
-def _first_round(root: Path) -> str:
-    """A block of `chained` from uploads of one round alone, beside the same from those of many rounds and the reference."""
-    first = published.attacked(root, FIRST_ROUND)
-    alike = {(r.cell.train.method, r.cell.round) for r in first}
-    beside = [
-        r
-        for r in published.attacked(root, OFFICE_TRAINED)
-        if (r.cell.train.method, r.cell.round) in alike and r.attack in ("chained", "oracle")
-    ]
-    return _earlier_rounds([*first, *beside])
+def _kept_rounds(name: str, ladder: str) -> Callable[[Path], str]:
+    """A block of `chained` from uploads of other rounds, beside the same from those that a ladder keeps, and the reference."""
 
+    def text(root: Path) -> str:
+        own = published.attacked(root, name)
+        networks = {(r.cell.train.id, r.cell.round) for r in own}
+        beside = [
+            r
+            for r in published.attacked(root, ladder)
+            if (r.cell.train.id, r.cell.round) in networks and r.attack in ("chained", "oracle")
+        ]
+        return _earlier_rounds([*own, *beside])
 
-def _later_rounds(root: Path) -> str:
-    """A block of `chained` without uploads of round 0, beside the ladder's attack on the same networks, and the reference."""
-    later = published.attacked(root, LATER_ROUNDS)
-    networks = {(r.cell.train.id, r.cell.round) for r in later}
-    beside = [
-        r
-        for r in published.attacked(root, DIGITS)
-        if (r.cell.train.id, r.cell.round) in networks and r.attack in ("chained", "oracle")
-    ]
-    return _earlier_rounds([*later, *beside])
+    return text
 
 
 def _by_setting(
@@ -297,8 +289,8 @@ BLOCKS: Blocks = {
     AUXILIARY_IMAGES: _auxiliary_images,
     CALIBRATED_STARTS: _calibrated_starts,
     EARLIER_ROUNDS: published.of_attacks(EARLIER_ROUNDS, _earlier_rounds),
-    FIRST_ROUND: _first_round,
-    LATER_ROUNDS: _later_rounds,
+    FIRST_ROUND: _kept_rounds(FIRST_ROUND, OFFICE_TRAINED),
+    LATER_ROUNDS: _kept_rounds(LATER_ROUNDS, DIGITS),
     "needed-differences": _differences(BETWEEN_METHODS),
     "needed-generator": _differences(BY_GENERATOR),
     **{f"{LEARNED_PRIOR}-{name}": _by_setting(LEARNED_PRIOR, name, reference=of) for name, of in PRIOR_ON.items()},
