@@ -311,7 +311,8 @@ def test_a_cell_of_an_inference_is_named_by_it(repository):
     records = record_lines.read(repository / "docs/results/records/inference.jsonl.xz")
     whole = cell_table.table(records, {})
     rows = [dict(zip(whole.columns, row, strict=True)) for row in whole.rows]
-    assert {row["attack"] for row in rows} == {"generator-labels", "label-distribution", "membership-inference"}
+    inferences = {"generator-labels", "label-distribution", "loss-threshold", "membership-inference"}
+    assert {row["attack"] for row in rows} == inferences
     assert all(row["knowledge"] != "-" for row in rows)
     distinguishing = ("data set", "method", "defence", "attack", "setting")
     assert len({tuple(row[name] for name in distinguishing) for row in rows}) == len(rows)
