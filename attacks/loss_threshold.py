@@ -9,8 +9,8 @@ sure networks from rounding all probabilities to 1.
 
 The attack trains nothing: it costs one pass over the candidates, whatever the schedule of the attacked run. So it is the one for
 fully trained networks, where shadow federations take as long as the run. (With networks=sent the suite repeats training from the
-last round that the run kept whole, once.) It knows no image by itself to be hard or easy, which the
-likelihood ratio does (attacks/membership_inference.py). It needs the networks as a whole, and so a broadcast extractor.
+last round that the run kept whole, once.) It does not know which images are hard by themselves, as the likelihood ratio does
+(attacks/membership_inference.py). It needs the networks as a whole, and so a broadcast extractor.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from torch import Tensor
 
 from attacks.shadow import membership_statistics, trained_federations
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import BySetting
 from privbench.types import Artifact, Batch, Knowledge, Progress, Statements, no_progress
 
-NEEDS = frozenset({"broadcast:extractor", "broadcast:classifier", "candidates"})
-KNOWLEDGE = "networks + candidates"
 TINY = 1e-300  # in place of no standard deviation
 
 
@@ -38,10 +35,8 @@ class LossThreshold:
     # Whose networks tell: the server's, which are made of all clients', or those that each client sent after its local training.
     networks: Literal["broadcast", "sent"] = "broadcast"
 
-    needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
-    knowledge = BySetting(
-        KNOWLEDGE, lambda attack: f"each client's {KNOWLEDGE}" if attack.networks == "sent" else KNOWLEDGE
-    )
+    needs = trained_federations.needing(frozenset({"broadcast:extractor", "broadcast:classifier", "candidates"}))
+    knowledge = trained_federations.knowing("networks + candidates")
     rung: ClassVar[str] = "L2"
     question: ClassVar[str] = "membership"
     limits: ClassVar[Limits] = Limits(one_client=True)

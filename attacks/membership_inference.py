@@ -21,11 +21,8 @@ import torch
 
 from attacks.shadow import likelihood_ratio, membership_statistics, trained_federations
 from privbench.execution.applicability import Limits
-from privbench.hyperparameters import BySetting, Count
+from privbench.hyperparameters import Count
 from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Statements, no_progress
-
-NEEDS = frozenset({"broadcast:classifier", "auxiliary", "candidates", "specification"})
-KNOWLEDGE = "networks + auxiliary + candidates + training specification"
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,9 @@ class MembershipInference:
     # Whose networks tell: the server's, which are made of all clients', or those that each client sent after its local training.
     networks: Literal["broadcast", "sent"] = "broadcast"
 
-    needs = BySetting(NEEDS, lambda attack: NEEDS | {"sent"} if attack.networks == "sent" else NEEDS)
+    needs = trained_federations.needing(frozenset({"broadcast:classifier", "auxiliary", "candidates", "specification"}))
     uses: ClassVar[frozenset[str]] = frozenset({"broadcast:extractor", "upload:generator"})
-    knowledge = BySetting(KNOWLEDGE, lambda a: f"each client's {KNOWLEDGE}" if a.networks == "sent" else KNOWLEDGE)
+    knowledge = trained_federations.knowing("networks + auxiliary + candidates + training specification")
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
     test_unlike_revision: ClassVar[int] = 2  # 2: candidates that are no client's are training images as well

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from privbench.errors import UserError
+from privbench.hyperparameters import BySetting
 from privbench.seeds import stream
 from privbench.spec import TrainSpec
 from privbench.tensors import Parts
@@ -41,6 +42,16 @@ class Shadow(NamedTuple):
     seen: Seen
     inside: Tensor  # [N] bool: the candidates that it trained on
     outside: Tensor  # [N] bool: those that no client of its federation trained on
+
+
+def needing(needs: frozenset[str]) -> BySetting[frozenset[str]]:
+    """Those of an inference with a setting `networks`, and with "sent" what each client sent."""
+    return BySetting(needs, lambda attack: needs | {"sent"} if attack.networks == "sent" else needs)
+
+
+def knowing(words: str) -> BySetting[str]:
+    """What it knows, in words that begin with "networks"."""
+    return BySetting(words, lambda attack: f"each client's {words}" if attack.networks == "sent" else words)
 
 
 class Pictures(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from privbench.records.schema import AttackRecord
@@ -22,24 +22,28 @@ class Attacker(NamedTuple):
 
 
 def table(
-    tables: Mapping[str, Sequence[AttackRecord]], rows: Mapping[str, tuple[Attacker, Attacker]], round_: str
+    tables: Mapping[str, Sequence[AttackRecord]],
+    rows: Mapping[str, tuple[Attacker, Attacker]],
+    round_: str,
+    missing: Collection[tuple[str, str]] = (),
 ) -> str:
     """A row a pair of attackers, a column a table: PSNR in dB of the first less that of the second, with its 95% interval.
 
     Bold where reports/records/comparison.py claims a difference, adjusted over the whole table.
 
     tables   title -> records of at least those methods at round `round_`
-    rows     words of a row -> who is compared; a dash where a table has no attack of all its seeds within such knowledge.
-             ValueError where no table has one
+    rows     words of a row -> who is compared; ValueError where a table has no attack within such knowledge
+    missing  (words of a row, title) of which that is known: a dash stands there. ValueError where the table has one after all
     """
     best = {title: _strongest(records, round_) for title, records in tables.items()}
     pairs = {}
     for words, attackers in rows.items():
         for title, found in best.items():
-            if all(each in found for each in attackers):
+            absent = [each for each in attackers if each not in found]
+            if bool(absent) != ((words, title) in missing):
+                raise ValueError(f"{title}, {words}: {absent or 'nothing'} is missing")
+            if not absent:
                 pairs[f"{words}, {title}"] = (found[attackers[0]], found[attackers[1]])
-        if not any(f"{words}, {title}" in pairs for title in tables):
-            raise ValueError(f"no table has records of both attackers of '{words}'")
     cells = compared(pairs)
     body = [[words, *(cells.get(f"{words}, {title}", NONE) for title in tables)] for words in rows]
     return f"{render.markdown(['difference, dB', *tables], body)}\n\n{comparison.RULE}"

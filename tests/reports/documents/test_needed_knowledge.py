@@ -251,17 +251,16 @@ def test_differences_of_several_tables_are_adjusted_together(monkeypatch):
     assert asked == [["with images, one", "with images, two"]]
 
 
-def test_an_attacker_without_a_record_has_a_dash_and_in_no_table_is_refused():
+def test_an_attacker_without_a_record_is_refused_or_known_to_be_missing():
     pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
-    alone, both = (
-        [of_method("fedsplit", "joint", 20.0)],
-        [of_method("fedsplit", "joint", 20.0), of_method("fedcg", "joint", 19.0)],
-    )
-    with pytest.raises(ValueError, match="no table has records of both attackers of 'with images'"):
-        differences.table({"one": alone}, pairs, "best")
-    shown = difference_rows({"one": alone, "two": both}, pairs)["with images"]
-    assert shown[0] == "-"
-    assert "+1.00 [" in shown[1]
+    alone = [of_method("fedsplit", "joint", 20.0)]
+    tables = {"one": alone, "two": [*alone, of_method("fedcg", "joint", 19.0)]}
+    with pytest.raises(ValueError, match=r"one, with images: .*FedCG.* is missing"):
+        differences.table(tables, pairs, "best")
+    text = differences.table(tables, pairs, "best", [("with images", "one")])
+    assert "| with images | - | **+1.00 [" in text
+    with pytest.raises(ValueError, match="two, with images: nothing is missing"):
+        differences.table(tables, pairs, "best", [("with images", "one"), ("with images", "two")])
 
 
 def test_what_the_ladder_leaves_out_stands_beside_the_strongest_that_knows_no_more():
