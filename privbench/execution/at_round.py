@@ -144,9 +144,10 @@ def sent_networks(
     if not all(participation.rounds_of(setup.method, k, len(fed.clients), seen.round) for k in clients):
         return None
     with locks.lock(folder, wait=True):
-        state = harness.state_at(setup, folder, seen.round, progress)
         if not checkpoint.full_path(folder, seen.round).exists():
-            checkpoint.save_full(folder, spec, state)
+            checkpoint.save_full(folder, spec, harness.state_at(setup, folder, seen.round, progress))
+        # Read back: training leaves weights of convolutions channels last, and sums over them then end in other digits.
+        state = harness.state_at(setup, folder, seen.round, progress)
     sent = {k: state.uploads[k] for k in clients}
     return {
         k: Networks(*({part: each[part] for part in CLASSIFICATION if part in each} for each in both))

@@ -143,6 +143,18 @@ def test_what_was_kept_is_read_and_not_trained_again(tmp_path, monkeypatch):
             assert all(torch.equal(value, before[k].params[part][name]) for name, value in each.items())
 
 
+def test_what_was_trained_again_has_the_memory_layout_of_what_was_kept(tmp_path):
+    """Training leaves weights of convolutions channels last; in that order sums over the same numbers end in other digits."""
+    made = run(tmp_path, rounds=3, round="2", backbone="lenet5")
+    kept = made.sent()
+    checkpoint.full_path(made.store.train(made.spec), made.seen().round).unlink()
+    for k, networks in made.sent().items():
+        for part, each in networks.params.items():
+            for name, value in each.items():
+                assert torch.equal(value, kept[k].params[part][name])
+                assert value.stride() == kept[k].params[part][name].stride()
+
+
 def test_a_client_that_did_not_take_part_yet_sent_nothing(tmp_path, monkeypatch):
     made = run(tmp_path)
     monkeypatch.setattr(FedAvg, "participants", lambda self, round_, clients: (0,))
