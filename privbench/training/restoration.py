@@ -25,7 +25,8 @@ MOST_NAMED = 4  # files that one line names
 def missing(folder: Path, spec: TrainSpec) -> list[Path]:
     """The files that a finished run keeps and that are not there: the history alone where that is missing. UserError as `history`.
 
-    Whole checkpoints only accelerate later work. A run without any of them, as older ones are, is not said to miss them.
+    Whole checkpoints only accelerate later work. A run without that of its beginning, as older ones are, is not said to miss them:
+    those that it has, attacks on the networks that clients sent left there.
     """
     rounds = checkpoint.history(folder, spec.id)
     if rounds is None:
@@ -36,7 +37,7 @@ def missing(folder: Path, spec: TrainSpec) -> list[Path]:
         folder / checkpoint.SPEC,
         folder / checkpoint.PREDICTIONS,
         *(checkpoint.snapshot_path(folder, number) for number in sorted(snapshots)),
-        *(whole if any(path.exists() for path in whole) else ()),
+        *(whole if checkpoint.full_path(folder, 0).exists() else ()),
     ]
     return [path for path in paths if not path.exists()]
 
