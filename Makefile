@@ -39,7 +39,7 @@ help: ## list the commands
 	@printf '%s\n' '' \
 	  'Settings of attack-table and ladder:' \
 	  '  PRESET=smoke|quick|standard|paper (now: $(PRESET))' \
-	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),embedded ones))' \
+	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),the default of each))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
@@ -80,7 +80,8 @@ test-thorough: $(READY) ## run what `make test` leaves out: tests of a second or
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
 
-# An environment of its own: Flower wants older versions of what privbench needs, and capturing needs torch, safetensors and NumPy alone.
+# An environment of its own: Flower wants older versions of what privbench needs. Capturing needs torch (with its filelock),
+# safetensors and NumPy alone.
 $(FLOWER_VENV)/.installed: tests/flower/requirements.txt constraints.txt
 	$(PYTHON) -m venv --clear $(FLOWER_VENV)
 	$(IN_FLOWER) -m pip install --disable-pip-version-check -c constraints.txt torch safetensors

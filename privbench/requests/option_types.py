@@ -33,7 +33,7 @@ Protocol = Annotated[
     str | None,
     typer.Option(
         help="The paper whose sizes, split, flips and schedule are taken: fedcg, nfl-cgan or fedmd-cg; default fedcg, and in the "
-        "paper preset the method's own."
+        "presets standard and paper the method's own."
     ),
 ]
 MinPerClient = Annotated[

@@ -140,7 +140,8 @@ class TrainingOptions:
         bool,
         typer.Option(
             "--equal-work",
-            help="In the paper preset: NFL-CGAN and FedMD-CG process as many images a round as the protocol's other methods.",
+            help="In the presets standard and paper: NFL-CGAN and FedMD-CG process as many images a round as the protocol's other "
+            "methods.",
         ),
     ] = False
 
@@ -197,7 +198,9 @@ class AttackOptions:
     local_steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps of a whole local update; default the schedule's client steps, or else its local epochs."
+            min=1,
+            help="Steps of a whole local update; default the schedule's client steps, or else those of its local epochs over the "
+            "victim batch.",
         ),
     ] = None
     local_lr: Annotated[

@@ -70,7 +70,7 @@ def chosen(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     pairs = pictures.strongest_of_each([(r.cell, r) for r in in_order(attacked)], MOST_CELLS - len(plain))
     line = (
         f"{len(records) - len(pairs) - len(plain)} of {len(records)} cells: the page has the {len(pairs)} attacks that reconstruct "
-        f"best, method by method, and {len(plain)} of {len(others)} cells without an attack"
+        f"best, method by method, and {len(plain)} of {len(others)} cells of inferences or without an attack"
     )
     return [*(r for _, r in pairs), *plain], [line]
 

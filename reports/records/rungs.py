@@ -6,7 +6,8 @@ An attack's class names its rung (`rung`). Imports nothing, so that listings can
 RUNGS = {
     "L0": "nothing: the floors",
     "L1": "what the method sends, attacked as the papers do",
-    "L2": "the same, used better; some attacks know what photographs in general are like",
+    "L2": "the same, used better; some attacks know what photographs in general are like, an inference of membership has "
+    "candidate images",
     "L3": "+ the networks with which clients started",
     "L4": "+ auxiliary images",
     "L5": "+ auxiliary images and, where there are any, the generator or the initial networks",

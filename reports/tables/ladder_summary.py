@@ -92,7 +92,7 @@ def how(records: Sequence[AttackRecord]) -> str:
         for column in columns_of(of_round, []).values()
         for row in knowledge_sets.rows(column, attacker_text, of_round)
     ]
-    failed = " Behind the name stands for how many of the n victims it failed, if any; they count with their score."
+    failed = " Behind the name stands for how many of the n victims it failed, if any; they count in the PSNR with their score."
     return (
         "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less."
         + (failed if any(row.best.scores.failures for row in cells) else "")
