@@ -33,7 +33,9 @@ from privbench.hyperparameters import Count, CountOrZero
 from privbench.networks.model import Model
 from privbench.types import Artifact, Batch, Knowledge, Networks, Presets, Progress, Reconstruction, no_progress
 
-SEPARABLE = 4  # images of a batch: of more, `staged` seldom separates features (docs/appendix/attacks.md)
+# Images of a batch: the largest measured of which `staged` separates the features mostly; of 8 it seldom does
+# (docs/appendix/attacks.md).
+SEPARABLE = 4
 SENT_HONESTLY = (
     "fishing sent the honest classifier, as a crafted one would bring back no more, so that it does not apply here; a passive "
     "attack says what an honest server reads"

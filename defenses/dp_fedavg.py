@@ -2,8 +2,8 @@
 
     update / max(1, ||update||_2 / C) + N(0, sigma^2 C^2 I),   one norm over all parts that the client sends
 In the paper a trusted server adds the noise to the sum. Here the server is the attacker, so each client adds its own (the local
-model): the guarantee is for the whole client, against the server, and needs more noise for the same epsilon. All clients take part
-in every round, so that no sampling amplifies it.
+model): the guarantee is for the whole client, against the server, and needs more noise for the same epsilon. No round draws its
+clients at random, so that no sampling amplifies it.
 """
 
 from dataclasses import dataclass

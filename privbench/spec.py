@@ -169,7 +169,8 @@ class CellSpec(Strict):
     labels_known: bool = False
     # Of the victim batch, or the change of whole local training on it.
     observe: Literal["gradient", "update"] = "gradient"
-    local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's client steps, or its local epochs
+    # Of an update; None: the schedule's client steps, or else those of its local epochs over the victim batch.
+    local_steps: int | None = Field(None, ge=1)
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
     # Which images an attacker with auxiliary images has: privbench/observation/knowledge.py.

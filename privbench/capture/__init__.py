@@ -1,6 +1,8 @@
-"""What really leaves a client, recorded from one's own training loop (docs/capture.md). Needs torch, safetensors and NumPy alone.
+"""What really leaves a client, recorded from one's own training loop (docs/capture.md).
 
-May import system/, tensors and errors. `privbench.capture(model, folder)` is short for `privbench.capture.Capture(model, folder)`:
+Needs torch (with its filelock), safetensors and NumPy alone. May import system/, tensors and errors.
+
+`privbench.capture(model, folder)` is short for `privbench.capture.Capture(model, folder)`:
 this module can be called, since both that and `privbench.capture.flower` are names that users expect.
 """
 

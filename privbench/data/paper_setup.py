@@ -55,5 +55,5 @@ PROTOCOLS: dict[str, PaperProtocol] = {
         differs="the paper names no validation set: here one in twenty training images validates, and the best round by it counts",
     ),
 }
-# Whose protocol the paper preset takes for a method, where it is not FedCG's.
+# Whose protocol the presets standard and paper take for a method, where it is not FedCG's.
 OF_METHOD = {"nfl-cgan": "nfl-cgan", "fedmd-cg": "fedmd-cg"}

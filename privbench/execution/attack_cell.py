@@ -267,7 +267,11 @@ def is_there(path: Path) -> bool:
 def knowledge_of(
     store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
-    """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
+    """What an attacker of this run could know beyond the artifact, but for what is made elsewhere.
+
+    Auxiliary images come from `auxiliary_images`, and `known`, `rounds` and `sent` from at_round.further_knowledge. Candidates and
+    domains are an inference's (privbench/execution/inferring/).
+    """
     return Knowledge(
         initial=_start(spec, fed),
         colluder=known.colluder(shot, seen, federation.as_known(spec, fed)),

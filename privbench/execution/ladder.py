@@ -1,9 +1,10 @@
 """Which attacks a ladder makes: every one, or those that have been the best of what knows as much.
 
 `ladder:all` is every attack. `ladder` leaves out those of registry.NEVER_BEST where that was measured: one image's gradient of
-LeNet-5, without a defence or under Gaussian noise. Without a defence it leaves out of untrained networks those of
-registry.NEVER_ABOVE_UNTRAINED as well, and of trained ones those of registry.NEVER_BEST_TRAINED, where a round is as long as those
-measured (docs/appendix/ladder_members.md). Elsewhere both are the same.
+LeNet-5, without a defence or under Gaussian noise. Where the classifier is shared, it leaves out registry.OF_EXTRACTORS there as
+well. Without a defence it also leaves out of untrained networks those of registry.NEVER_ABOVE_UNTRAINED, and of trained ones those
+of registry.NEVER_BEST_TRAINED, where a round is as long as those measured (docs/appendix/ladder_members.md). Elsewhere both are the
+same.
 """
 
 from __future__ import annotations

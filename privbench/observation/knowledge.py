@@ -14,7 +14,8 @@ domains     which of the candidate domains each auxiliary image is of (privbench
 specification  of the training run without its seed, and without what names a folder's content
 
 An active attack also receives the broadcast itself, which it crafts from and its artifact does not hold.
-Networks come from the snapshot at which the gradients were taken; nothing here uses the victims.
+A colluder's and the oracle's networks come from the snapshot at which the gradients were taken, initial ones from the beginning of
+the run, and those that were sent from the whole state of the attacked round. Nothing here uses the victims.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The number format in which clients send: what does not fit into it is lost before any server sees it.
 
 Gradients and updates are rounded to the format once, after the defence, and widened again: entries beyond its range become inf, as
-the server gets them. What the server sends down stays in single precision, and so does the clients' own arithmetic.
+the server gets them. Where a defence adds messages up, each is rounded before the sum. Secure aggregation has no whole number for
+inf, so that this entry of the sum is NaN. Uploaded generators and the networks that an attacker has as `sent` are not rounded. What
+the server sends down stays in single precision, and so does the clients' own arithmetic.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 spec.json                            the specification, for people and for `privbench show`
 checkpoint.safetensors               everything needed to go on, after the last complete round
 checkpoint-previous.safetensors      the round before, should the last one be damaged
-full-0007.safetensors                the checkpoint of a round that stays, of long runs: rounds FULL_ROUNDS, the best and the last
+full-0007.safetensors                the checkpoint of a round that stays, of long runs: rounds FULL_ROUNDS, the best and the last;
+                                     of every run the attacked round of an attack on the networks that clients sent (networks=sent)
 round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
 predictions.safetensors              each client's test logits at its best validation round; written before finished.json
 finished.json                        the history; present when the run is complete
@@ -41,7 +42,8 @@ CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "spec.json",
 )
 LOG = logging.getLogger("privbench")
-# Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
+# Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints. Of a run of any
+# length an attack on the networks that clients sent (networks=sent) keeps the attacked round's whole checkpoint too.
 LONG = 20
 
 

@@ -36,18 +36,19 @@ class Column(spec.Strict):
     )  # a variant for every value of every setting named, one setting at a time
     # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
     # setting of the method, or "schedule." and a field as presets.changed takes it, which like the study's `schedule` is of
-    # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
+    # the presets standard and paper alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
     search: dict[str, Values] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     rounds: tuple[str, ...] | None = Field(None, min_length=1)  # attacked ones, in place of the study's
-    victims: int | None = Field(None, ge=1)  # per seed, where the user names no number, but in smoke
+    # Per seed, exactly so many where the user names no number, but in smoke.
+    victims: int | None = Field(None, ge=1)
     audit: int = Field(0, ge=0)  # canaries that measure its epsilon, but in smoke: privbench/execution/audit.py
     generated: int = Field(
         0, ge=0
     )  # samples that score its generators of images: privbench/execution/generator_scores.py
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
-    # Images of each client in the paper preset, by data set, where not as the other columns: of a method that needs images of no
-    # client on data that the protocol deals out whole.
+    # Images of each client in the presets standard and paper, by data set, where not as the other columns: of a method that needs
+    # images of no client on data that the protocol deals out whole.
     per_client: dict[str, int] = Field(default_factory=dict)
 
 
@@ -59,7 +60,7 @@ class Data(spec.Strict):
     omega: tuple[float, ...] | None = Field(
         None, min_length=1
     )  # Dirichlet layouts of this data set, in place of the study's
-    # Of the paper preset alone: per_client, and fields of the schedule as the study's `schedule` has them.
+    # Of the presets standard and paper alone: per_client, and fields of the schedule as the study's `schedule` has them.
     paper: Settings = Field(default_factory=dict)
 
 
@@ -106,11 +107,11 @@ class Study(spec.Strict):
     )  # attacked rounds; numbers from a schedule's last on are left out
     seeds: int | None = Field(None, ge=1)  # at least so many where the user names no number, but in smoke; as the next
     victims: int | None = Field(None, ge=1)  # per seed
-    # Of every method in the paper preset, where the source trains all alike; names as presets.changed takes them. A table is
-    # a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
+    # Of every method in the presets standard and paper, where the source trains all alike; names as presets.changed takes them. A
+    # table is a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
     schedule: Settings = Field(default_factory=dict)
     quick: Settings = Field(default_factory=dict)  # the same of the quick preset
-    # The paper whose sizes and split all its methods have; of the paper preset, as the next.
+    # The paper whose sizes and split all its methods have; of the presets standard and paper, as the next.
     protocol: ProtocolName = "fedcg"
     equal_work: bool = False  # all methods go through as many images a round (presets.schedule_of)
     embedded: tuple[str, ...]  # data sets that come before the published ones in smoke and quick
