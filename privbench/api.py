@@ -35,7 +35,7 @@ from privbench.requests import given, option_types, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from reports.folders import contents
 from reports.running import study_plan, study_run
-from reports.tables import attack_table, report_files
+from reports.tables import attack_table, inference_table, report_files
 
 SETTINGS = ("set_", "attack_set", "schedule")
 
@@ -67,7 +67,7 @@ class Results(Sequence[Record]):
 
     @property
     def attacked(self) -> list[AttackRecord]:
-        """The records of attacks; the others hold accuracy alone."""
+        """The records of attacks; the others are of inferences, or hold accuracy alone."""
         return [r for r in self.records if isinstance(r, AttackRecord)]
 
     @property
@@ -80,18 +80,18 @@ class Results(Sequence[Record]):
         return attack_table.frame(self.attacked, self.references)
 
     def victims(self) -> pd.DataFrame:
-        """A row per attacked upload: its seed, client, outcome and scores; `floor_NAME_db` are its floors."""
+        """A row per attacked upload: its seed, client (from 1), outcome and scores; `floor_NAME_db` are its floors."""
         rows = []
         for r in self.attacked:
             about = {"id": r.id, "method": r.cell.train.method, "defense": r.cell.train.defense, "attack": r.attack}
             for victim in r.victims:
-                scores = victim.model_dump(exclude={"floors"})
+                scores = victim.model_dump(exclude={"floors"}) | {"client": victim.client + 1}
                 floors = {f"floor_{name}_db": value for name, value in victim.floors.items()}
                 rows.append(about | {"dataset": r.cell.train.dataset, "round": r.cell.round} | scores | floors)
         return pd.DataFrame(rows)
 
     def rounds(self) -> pd.DataFrame:
-        """A row per seed, round and client of training: test accuracy in percent, and each term's loss.
+        """A row per seed, round and client (from 1) of training: test accuracy in percent, and each term's loss.
 
         Losses of rounds in which not all clients took part are left out.
         """
@@ -110,8 +110,14 @@ class Results(Sequence[Record]):
         return pd.DataFrame(rows.values())
 
     def _repr_markdown_(self) -> str:
-        """The published form of the attack table, as a notebook shows it."""
-        return report_files.markdown(attack_table.in_short(self.attacked, self.references)) if self.attacked else ""
+        """The published form of the attack table and of the tables of inferences, as a notebook shows them."""
+        if self.attacked:
+            shown = inference_table.beneath(attack_table.in_short(self.attacked, self.references), self.inferred)
+        elif self.inferred:
+            shown = inference_table.report(self.inferred)
+        else:
+            return ""
+        return report_files.markdown(shown)
 
 
 def attack(**chosen: Any) -> Results:

@@ -401,6 +401,11 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
         raise UserError(f"{plugin.__name__}: {error}") from error
 
 
+def setting_names(attack: str) -> list[str]:
+    """The settings that an attack has."""
+    return [field.name for field in dataclasses.fields(resolve("attack", attack))]
+
+
 def needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
     """What an attack needs with some settings; UserError as `create`."""
     needed: frozenset[str] = create(resolve("attack", attack), settings).needs
@@ -409,7 +414,7 @@ def needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
 
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """attack -> those of some settings that it has; UserError for a setting that none has."""
-    fields = {name: [f.name for f in dataclasses.fields(resolve("attack", name))] for name in attacks}
+    fields = {name: setting_names(name) for name in attacks}
     allowed = sorted({field for names in fields.values() for field in names})
     for setting in settings:
         if setting not in allowed:

@@ -216,10 +216,14 @@ class CellSpec(Strict):
             or self.labels_known
             or self.round != "best"
             or self.observe != "gradient"
+            or self.local_steps is not None
+            or self.local_lr is not None
+            or self.local_batch is not None
             or self.auxiliary != "same"
             or self.auxiliary_content is not None
             or self.wire != "float32"
             or self.known_images is not None
+            or self.known_quality_db is not None
             or self.observed_rounds is not None
             or self.uploads_per_round is not None
             or self.attack_revision

@@ -35,7 +35,7 @@ class FixedPoint(NamedTuple):
         most = self.limit / clients
         if weight >= most:
             raise UserError(
-                f"client {client} has {weight} images, and secure aggregation adds numbers below {most:.3g} here"
+                f"client {client + 1} has {weight} images, and secure aggregation adds numbers below {most:.3g} here"
             )
         lost = ~(weighted.abs() < most)
         whole = (weighted.masked_fill(lost, 0.0) * 2.0**self.bits).round().to(torch.int64).numpy()

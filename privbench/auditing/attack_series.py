@@ -34,6 +34,7 @@ class AttackResult(NamedTuple):
     """What one attack made of an artifact."""
 
     attack: str
+    settings: Mapping[str, Any]
     reconstruction: Reconstruction
     path: Path  # of its file
     messages: list[CheckMessage]
@@ -69,11 +70,11 @@ class AttackSeries:
         """The artifact, for what is no attack."""
         return self.artifact()
 
-    def members(self, named: Sequence[str]) -> list[str]:
-        """The attacks that are meant, each once: of a ladder those whose needs are met."""
+    def members(self, named: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+        """The attacks that are meant, each once: of a ladder those whose needs are met, each with what it has of the settings."""
         met = self.seen.offers() | ({"auxiliary"} if self.auxiliary is not None else set())
         every = ladder.members(named, ladder.left_out_of_artifact(self.seen))
-        return [name for name in every if name in named or registry.resolve("attack", name).needs <= met]
+        return [name for name in every if name in named or _needs(name, settings) <= met]
 
     def each(self, attacks: Mapping[str, dict[str, Any]], *, is_ladder: bool) -> Iterator[AttackResult | AttackFailure]:
         """The attacks with their settings in turn; on a ladder those that cannot be made, elsewhere UserError for the first."""
@@ -93,7 +94,7 @@ class AttackSeries:
     def attacked(self, name: str, settings: dict[str, Any]) -> AttackResult:
         """One attack, its images on disk."""
         whole = Knowledge(cache=Store(self.out).cache)
-        if "auxiliary" in registry.resolve("attack", name).needs and self.auxiliary is not None:
+        if "auxiliary" in registry.needs(name, settings) and self.auxiliary is not None:
             whole = replace(whole, auxiliary=self.auxiliary())
         with _warnings() as warnings:
             reconstruction = one_attack.attack_artifact(
@@ -103,7 +104,7 @@ class AttackSeries:
         tensors = {"images": reconstruction.images, "labels": reconstruction.labels, "loss": reconstruction.loss}
         files.save_tensors(path, "reconstruction", tensors, {"artifact": self.name, "attack": name})
         result = AttackResult(
-            name, reconstruction, path, victims.checks_without_truth(self.seen, reconstruction),
+            name, settings, reconstruction, path, victims.checks_without_truth(self.seen, reconstruction),
             (*reconstruction.notes, *dict.fromkeys(warnings)),
         )  # fmt: skip
         return result if self.truth is None else self._scored(result, self.truth, whole.auxiliary)
@@ -154,6 +155,12 @@ class AttackSeries:
 def is_vector(seen: Artifact) -> bool:
     """Whether its images are vectors of numbers, and no pictures."""
     return seen.image_shape[1:] == (1, 1)
+
+
+def _needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
+    """What an attack needs with those of some settings that it has."""
+    names = registry.setting_names(attack)
+    return registry.needs(attack, {name: value for name, value in settings.items() if name in names})
 
 
 @contextmanager

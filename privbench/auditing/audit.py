@@ -115,7 +115,7 @@ def _check_extractor(named: Sequence[str], module: nn.Module, model: ModuleModel
 def _attacked(series: AttackSeries, request: AuditRequest) -> tuple[tuple[AuditRow, ...], tuple[AttackFailure, ...]]:
     for name in set(request.attack) - registry.LADDERS:
         registry.typed("attack", name)
-    each = registry.settings_of_each(series.members(request.attack), request.settings)
+    each = registry.settings_of_each(series.members(request.attack, request.settings), request.settings)
     rows, missing = [], []
     for result in series.each(each, is_ladder=bool(registry.LADDERS & set(request.attack))):
         if isinstance(result, AttackFailure):
@@ -128,7 +128,7 @@ def _attacked(series: AttackSeries, request: AuditRequest) -> tuple[tuple[AuditR
 
 
 def _row(seen: Artifact, result: AttackResult) -> AuditRow:
-    attack = registry.resolve("attack", result.attack)
+    attack = registry.create(registry.resolve("attack", result.attack), result.settings)
     return AuditRow(
         result,
         knowledge.tag(attack, seen.offers()),

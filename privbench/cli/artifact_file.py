@@ -56,7 +56,7 @@ def attack_file(  # noqa: PLR0913 (options)
     series = AttackSeries(
         _name(path), lambda: artifacts.load(path), out, place, seed, true, auxiliary_images, floor_images
     )
-    is_ladder, members = bool(registry.LADDERS & set(attacks)), series.members(attacks)
+    is_ladder, members = bool(registry.LADDERS & set(attacks)), series.members(attacks, settings)
     each = registry.settings_of_each(members, settings) if is_ladder else dict.fromkeys(members, settings)
     for result in series.each(each, is_ladder=is_ladder):
         if isinstance(result, AttackFailure):

@@ -141,8 +141,8 @@ def lacking(cell: CellSpec, method: Method) -> str:
     """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
     summed = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
     offered = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update", summed=summed)
-    needs: frozenset[str] = registry.resolve("attack", cell.attack or "").needs
-    missing = sorted(needs - offered - set(known.FIELDS))
+    needed = registry.needs(cell.attack or "", cell.attack_settings)
+    missing = sorted(needed - offered - set(known.FIELDS))
     if missing and cell.observe != "update" and all(need.startswith("update") for need in missing):
         return NEEDS_UPDATES
     return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""

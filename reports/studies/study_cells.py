@@ -147,7 +147,7 @@ def _of_training(
                     train, round_, swept.get("batch_size", variant.batch_size), swept.get("observe", variant.observe)
                 ),
             ):
-                known = {field.name for field in fields(registry.resolve("attack", attack))}
+                known = set(registry.setting_names(attack))
                 if variant.settings.keys() <= known:
                     settings = {k: v for k, v in sweeps.settings(point, sweeps.ATTACK).items() if k in known}
                     chosen = {**amount, **measured, **variant.model_dump(exclude={"settings"}), **swept}

@@ -159,10 +159,15 @@ def _of(lost: Sequence[Gap], name: str) -> list[Gap]:
     return [gap for gap in lost if label(gap.cell) == name]
 
 
+def _tag(gap: Gap) -> str:
+    """What the attack of a missing cell knows."""
+    return knowledge.tag(registry.create(registry.resolve("attack", gap.attack), gap.cell.attack_settings))
+
+
 def _cell(row: LadderRow | None, tag: str, column: Column, lost: Sequence[Gap]) -> str:
     """The best attack within one set of knowledge on one method; that it is missing, where one that needs all of the set is."""
     tags = {attacker_text(r) for r in column}
-    if tag not in tags and any(knowledge.tag(registry.resolve("attack", gap.attack)) == tag for gap in lost):
+    if tag not in tags and tag in map(_tag, lost):
         return MISSING
     if row is None:
         return NONE

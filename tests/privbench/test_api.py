@@ -1,8 +1,10 @@
 """The commands as Python functions: the same cells, records and files as the command line, and tables in pandas."""
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import pandas as pd
@@ -36,8 +38,29 @@ def test_victims_and_rounds_are_tables_whose_means_are_the_records(results):
     means = victims.groupby("attack")["psnr_db"].mean()
     assert means["dlg"] == pytest.approx(results[1].scores.psnr_db)
     assert {"client", "seed", "outcome", "floor_grey_db"} <= set(victims.columns)
+    assert victims["client"].tolist() == [v.client + 1 for r in results for v in r.victims]
+    assert set(victims["client"]) <= set(rounds["client"])
     assert set(rounds["round"]) == set(range(1, len(results[0].training[0].rounds) + 1))
     assert rounds[rounds["round"] == 1]["test_accuracy"].tolist() == results[0].training[0].rounds[0].test_accuracy
+
+
+def test_inferences_have_no_row_in_frames_and_a_table_in_a_notebook(results, tmp_path):
+    inferred = privbench.attack(
+        method="fedavg",
+        dataset="digits",
+        preset="smoke",
+        attack="loss-threshold",
+        out=tmp_path,
+        victims=2,
+        device="cpu",
+    )
+    assert [r.question for r in inferred.inferred] == ["membership"]
+    assert inferred.frame().empty
+    both = replace(results, records=(*results.records, *inferred.records))
+    assert "loss-threshold" in inferred._repr_markdown_()
+    assert "dlg" not in inferred._repr_markdown_()
+    assert both._repr_markdown_().startswith(results._repr_markdown_().splitlines()[0])
+    assert {"dlg", "loss-threshold"} <= set(re.findall(r"[\w-]+", both._repr_markdown_()))
 
 
 def test_load_reads_what_a_call_left_and_the_same_call_computes_nothing_again(results):

@@ -64,9 +64,11 @@ def choose(fed: Federation, victims: ChosenImages, seed: int, image_size: int) -
         each.append((training, others, rows))
     pairs = min(MOST, *(rows.shape[1] for _, _, rows in each))
     if not pairs:
+        # Images that no client has are fewer, the more a client has; test images are as many as ever.
+        way_out = "and raise --per-client" if fed.test_alike else "or lower --per-client"
         raise UserError(
             "a client has no training image, besides its victims, of a class of which there is another that nobody trained on; "
-            "lower --victims, or raise --per-client"
+            f"lower --victims, {way_out}"
         )
     asked = [
         _mixed(*one, pairs, image_size, stream(seed, NAME, k, "order")) for k, one in zip(clients, each, strict=True)

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.execution import attack_cell, cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
@@ -56,6 +56,19 @@ def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
     assert {cell.id for cell in able} == {path.parent.name for path in out.glob("cells/*/record.json")}
     text = (out / "ladder-smoke/summary.md").read_text()
     assert "| learned-inverse | FedSplit | digits | 0 (untrained), best | needs the gradient:extractor" in text
+
+
+def test_what_settings_make_of_an_attacks_needs_counts():
+    train = presets.train_spec("smoke", "digits", "fedsplit")
+    whole, single = (
+        presets.cell_spec(
+            "smoke", train, "joint", round_="best", observe="update", attack_settings={"uploads": uploads}
+        )
+        for uploads in ("whole", "victims")
+    )
+    able, gaps = ladder_cells.applicable([whole, single])
+    assert able == [whole]
+    assert [gap.reason for gap in gaps] == ["needs the gradient:classifier, which fedsplit does not send"]
 
 
 def test_the_folder_holds_summary_long_tables_curve_and_grids(out):

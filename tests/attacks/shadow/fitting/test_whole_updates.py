@@ -12,6 +12,8 @@ from attacks.shadow.fitting import whole_updates
 from attacks.shadow.settings import SHORT
 from defenses.clip import Clip
 from privbench import registry
+from privbench.auditing import audit
+from privbench.auditing.attack_series import AttackResult, AttackSeries
 from privbench.errors import UserError
 from privbench.execution import attack_cell, one_attack
 from privbench.observation import knowledge as knowledge_used
@@ -158,3 +160,16 @@ def test_what_it_needs_is_declared_and_anything_else_is_refused():
     single = replace(artifact, gradients=artifact.updates, updates={}, local=None)
     with pytest.raises(UserError, match=r"joint .*update"):
         attacked(single, knowledge)
+
+
+def test_a_ladder_on_an_artifact_has_it_and_says_what_it_knows(tmp_path):
+    """A ladder and an audit go by what settings make of an attack's needs, not by what its class says."""
+    artifact, _, knowledge = seen()
+    series = AttackSeries(
+        "one", lambda: artifact, tmp_path, torch.device("cpu"), 0, auxiliary=lambda: knowledge.auxiliary
+    )
+    assert "joint" in series.members(["ladder"], WHOLE)
+    assert "joint" not in series.members(["ladder"], {})
+    answer = no_information.class_mean(artifact, knowledge)
+    row = audit._row(artifact, AttackResult("joint", WHOLE, answer, tmp_path, [], ()))
+    assert row.knowledge == "update + auxiliary"
