@@ -47,6 +47,8 @@ class Quantize(Defense):
     def _rounded(self, t: Tensor, rng: torch.Generator) -> Tensor:
         scale = t.abs().amax()
         steps = self.levels * t.abs() / torch.where(scale > 0, scale, 1.0)
+        # The quotient of the largest entry may round to a little more than L, and that fraction up to L + 1.
+        steps = steps.clamp(max=self.levels)
         up = torch.rand(t.shape, generator=rng).to(t) < steps - steps.floor()
         return scale * t.sign() * (steps.floor() + up) / self.levels
 

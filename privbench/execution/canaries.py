@@ -7,10 +7,11 @@ A canary of a defence of messages is one more client. If it takes part, each of 
 clip; if it does not, zeros. Its score is the sum of that coordinate over its messages. Clients add their noise themselves, so
 that they are audited side by side.
 
-What releases is the code that trains: the harness runs its rounds with the client's schedule, its networks, its sampler and its
-defence, which only gets the canaries' rows in addition. The noise, the rate and the number of releases stay those of the run, and
-so does the epsilon that is claimed: it depends on the number of images through the rate alone. With the canaries the client holds
-n + m/2 images on average, a mini-batch that many times the rate.
+What releases is the defence's own code. Of images the harness runs its rounds with the client's schedule and networks, and the
+defence gets the canaries' rows in addition, drawn here at the sampler's rate; of messages the canaries are all that it gets. So an
+audit says nothing of the sampler, of single images' gradients, or of how a message is made of networks. The noise, the rate and
+the number of releases stay those of the run, and so does the epsilon that is claimed: it depends on the number of images through
+the rate alone. With the canaries the client holds n + m/2 images on average, a mini-batch that many times the rate.
 One client is trained, the one with the fewest images, whose rate is highest, and no other: the guarantee is against a server that
 broadcasts whatever it likes.
 """

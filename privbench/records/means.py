@@ -19,12 +19,19 @@ EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be
 
 
 class Accuracy(NamedTuple):
-    """Test accuracy in percent of the clients' measured models, each at its best validation round (FedMD-CG's L.acc)."""
+    """Test accuracy in percent: of clients' measured models, each at its best validation round (FedMD-CG's L.acc), or others."""
 
     per_seed: list[float]  # mean over clients
     mean: float
     std: float | None  # over seeds; None for one seed
     per_client: list[list[float]]  # seed, client
+
+
+def accuracy_of(seeds: Sequence[Sequence[float]]) -> Accuracy:
+    """Of each seed's accuracies, one a client."""
+    per_seed = [fmean(each) for each in seeds]
+    std = stdev(per_seed) if len(per_seed) > 1 else None
+    return Accuracy(per_seed, fmean(per_seed), std, [list(each) for each in seeds])
 
 
 class Spread(NamedTuple):

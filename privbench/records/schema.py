@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -35,7 +35,18 @@ from privbench.records.entries import (
     Statement,
     Victim,
 )
-from privbench.records.means import Accuracy, Averages, Floor, Scores, averages, best_floor, floors_of, gains, scores_of
+from privbench.records.means import (
+    Accuracy,
+    Averages,
+    Floor,
+    Scores,
+    accuracy_of,
+    averages,
+    best_floor,
+    floors_of,
+    gains,
+    scores_of,
+)
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
@@ -84,9 +95,7 @@ class Record(StrictModel):
     @cached_property
     def accuracy(self) -> Accuracy:
         """Mean over clients, then over seeds."""
-        per_seed = [fmean(s.accuracy) for s in self.seeds]
-        std = stdev(per_seed) if len(per_seed) > 1 else None
-        return Accuracy(per_seed, fmean(per_seed), std, [list(s.accuracy) for s in self.seeds])
+        return accuracy_of([s.accuracy for s in self.seeds])
 
     @cached_property
     def averages(self) -> Averages:
@@ -123,9 +132,9 @@ class AttackRecord(Record):
         return tuple(v.name for v in self.victims)
 
     @cached_property
-    def accuracy_at_round(self) -> float:
-        """Percent, of the very networks that were attacked, mean over clients and seeds."""
-        return fmean(a for s in self.seeds for a in s.accuracy_at_round)
+    def accuracy_at_round(self) -> Accuracy:
+        """Of the very networks that were attacked: mean over clients, then over seeds."""
+        return accuracy_of([s.accuracy_at_round for s in self.seeds])
 
     @cached_property
     def scores(self) -> Scores:

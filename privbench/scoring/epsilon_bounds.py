@@ -79,13 +79,15 @@ def lower_bound(canaries: int, guesses: int, right: int, delta: float, confidenc
 def guesses_for(canaries: int, mu: float, delta: float, confidence: float = CONFIDENCE) -> int:
     """How many of the canaries to guess, fixed before a coin is seen: what would prove most if the claim is true and tight.
 
-    Scores are then N(+mu/2, 1) with the canary and N(-mu/2, 1) without. The ends of the order are guessed, as many on either side;
-    where no number proves anything, all are.
+    Scores are then N(+mu/2, 1) with the canary and N(-mu/2, 1) without. The ends of the order are guessed, as many on either side,
+    and never all: of m fair coins, a number other than m/2 shows heads, and as many guesses as it is off would be wrong whatever
+    the scores. It is less than 2 sqrt(m) off but once in 10,000 times. Where no number proves anything, the most are guessed.
     """
-    best, most = 2 * (canaries // 2), 0.0
-    for share in np.geomspace(1.0, min(10 / canaries, 1.0), 12):
+    limit = 2 * max(math.floor(canaries / 2 - 2 * math.sqrt(canaries)), 1)
+    best, most = limit, 0.0
+    for share in (limit / canaries, *np.geomspace(1.0, min(10 / canaries, 1.0), 12)):
         number = 2 * max(round(share * canaries / 2), 1)
-        if number > canaries:
+        if number > limit:
             continue
         bound = lower_bound(canaries, number, math.floor(number * _right_share(share, mu)), delta, confidence)
         if bound > most:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from privbench import registry
+from privbench.records.means import Accuracy
 from privbench.records.schema import AttackRecord
 from reports.documents.findings import WHEN, by_method
 from reports.records import guarantees, measured
@@ -18,9 +19,12 @@ from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render
 from reports.tables.sentences import machines
 
-COLUMNS = ("defence", "attacked", "attack", "it knows", "PSNR, dB", "over the floor, dB", "epsilon", "accuracy, %")
+COLUMNS = (
+    "defence", "attacked", "attack", "it knows", "PSNR, dB", "over the floor, dB", "epsilon", "accuracy, %",
+    "accuracy of the attacked networks, %",
+)  # fmt: skip
 SUMMARY = (
-    "defence", "accuracy, %", "epsilon", "audited, at least",
+    "defence", "accuracy, %", "accuracy of the attacked networks, %", "epsilon", "audited, at least",
     "after training, dB", "over the floor, dB", "before training, dB", "over the floor, dB",
 )  # fmt: skip
 
@@ -36,7 +40,8 @@ def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
 def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
     """What follows for a claim from every attack on some columns: who gains significantly over the floor, if anybody.
 
-    References, which have the victim's own networks, refute nothing; where one of them gains, a last sentence says so.
+    References, which have the victim's own networks, refute nothing; where one of them gains, a sentence says so. A last one names
+    columns whose networks were trained to nothing: attacks that fail on them show no protection of a model.
     """
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
     rows = [measured.of(r) for _, _, r in attacks]
@@ -54,6 +59,11 @@ def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
         said = "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."
     if references:
         said += f" A reference, which is no attacker, gains significantly: {'; '.join(references)}."
+    if useless := unique(name for name, words, r in attacks if words == WHEN["best"] and _guesses(r)):
+        said += (
+            f" The attacked networks of {'; '.join(useless)} have less than twice the accuracy of guessing, after training too: "
+            "their rows show no protection of a trained model."
+        )
     return said
 
 
@@ -76,7 +86,8 @@ def every_attack(records: Sequence[AttackRecord], columns: Sequence[str] = ()) -
             rows.append(
                 [
                     name, words, f"`{record.attack}`", knowledge_text(record), range_text(row.psnr_db),
-                    render.bold(gain) if row.is_significant else gain, guarantees.whole_text(record), _accuracy(record),
+                    render.bold(gain) if row.is_significant else gain, guarantees.whole_text(record),
+                    _text(record.accuracy), _text(record.accuracy_at_round),
                 ]
             )  # fmt: skip
     return render.markdown(COLUMNS, rows)
@@ -85,13 +96,16 @@ def every_attack(records: Sequence[AttackRecord], columns: Sequence[str] = ()) -
 def every_defence(records: Sequence[AttackRecord]) -> str:
     """A row for each method and defence: accuracy, epsilon, and the strongest attack after and before training.
 
-    Below, what epsilon covers and what it leaves out.
+    Beside the accuracy of the personal model, which a guarantee per client does not cover, stands that of the networks attacked
+    after training. Below, what epsilon covers and what it leaves out.
     """
     rows = []
     for name in unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell))):
         of_column = {words: attacks for _, words, attacks in _attacked(records, [name])}
         one = next(iter(of_column.values()))[0]
-        rows.append([name, _accuracy(one), guarantees.text(one), guarantees.audited_text(one)])
+        trained = of_column.get(WHEN["best"])
+        attacked = _text(trained[0].accuracy_at_round) if trained else NONE
+        rows.append([name, _text(one.accuracy), attacked, guarantees.text(one), guarantees.audited_text(one)])
         for words in WHEN.values():
             rows[-1] += _strongest(of_column.get(words, []))
     return "\n".join([render.markdown(SUMMARY, rows), "", *(f"- {line}" for line in guarantees.coverage(records))])
@@ -124,5 +138,10 @@ def _attacked(records: Sequence[AttackRecord], columns: Sequence[str]) -> list[t
     return places
 
 
-def _accuracy(record: AttackRecord) -> str:
-    return spread_text(record.accuracy.mean, record.accuracy.std, 1).replace("+-", "±")
+def _guesses(record: AttackRecord) -> bool:
+    """Whether the attacked networks are hardly better than naming one class always."""
+    return record.accuracy_at_round.mean < 2 * 100 / record.classes
+
+
+def _text(accuracy: Accuracy) -> str:
+    return spread_text(accuracy.mean, accuracy.std, 1).replace("+-", "±")

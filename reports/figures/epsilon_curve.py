@@ -1,8 +1,9 @@
 """Accuracy and PSNR against epsilon, of every defence that guarantees one: what a guarantee costs and what it keeps.
 
-Left, the accuracy of the trained method, mean and standard deviation over seeds; right, the strongest attack with its 95% interval,
-and the best floor. Epsilon is that of the worst client, after the rounds that were trained. Where some epsilons are of an image and
-others of a client, which are no equals, names say so. The same method without a defence is a dashed line across with its spread.
+Left, the accuracy of the networks that were attacked, mean and standard deviation over seeds: what a client sends is covered by
+any guarantee, its personal model not by one per client. Right, the strongest attack with its 95% interval, and the best floor.
+Epsilon is that of the worst client, after the rounds that were trained. Where some epsilons are of an image and others of a
+client, which are no equals, names say so. The same method without a defence is a dashed line across with its spread.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     floors: dict[float, float] = {}
     for name, points in series.items():
         best = [strongest(attacks) for _, attacks in points]
-        accuracies = [attacks[0].accuracy for _, attacks in points]
+        accuracies = [attacks[0].accuracy_at_round for _, attacks in points]
         values = [epsilon for epsilon, _ in points]
         panels[0].errorbar(
             values, [a.mean for a in accuracies], yerr=[a.std or 0.0 for a in accuracies], capsize=2, **styles[name]
@@ -87,7 +88,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     ends[1].append(Point(FLOOR_NAME, FLOOR["color"], last, floors[last]))
     if bare:
         ends = [[*drawn, point] for drawn, point in zip(ends, _undefended(panels, bare, last), strict=True)]
-    for axes, name in zip(panels, ("test accuracy, %", "PSNR, strongest attack, dB"), strict=True):
+    for axes, name in zip(panels, ("accuracy of the\nattacked networks, %", "PSNR, strongest attack, dB"), strict=True):
         style.scale_across(axes, epsilons)
         axes.set_xlabel("epsilon of the worst client", fontsize=style.FONT_POINTS)
         axes.set_ylabel(name, fontsize=style.FONT_POINTS)
@@ -114,7 +115,7 @@ def _intervals(axes: Axes, values: Sequence[float], best: Sequence[Measured], li
 
 def _undefended(panels: Sequence[Axes], bare: Sequence[AttackRecord], last: float) -> list[Point]:
     """Draws the dashed lines with their spread; the point that names each."""
-    accuracy, psnr = bare[0].accuracy, strongest(bare).psnr_db
+    accuracy, psnr = bare[0].accuracy_at_round, strongest(bare).psnr_db
     spread = accuracy.std or 0.0
     spans = [(accuracy.mean, accuracy.mean - spread, accuracy.mean + spread), (psnr.mean, psnr.low, psnr.high)]
     points = []

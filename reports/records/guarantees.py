@@ -25,7 +25,8 @@ NONE, NO_BOUND = "-", "none"
 LARGE = 1000  # an epsilon that is printed without exponent
 _CLAIMED = (
     "Epsilon is what the accountant proves of the worst client's training: smaller is more private. An attacked gradient is one "
-    "more release, in which the attacked image takes part for certain."
+    "more release, in which the attacked image takes part for certain; of a guarantee per client, so is each upload that an attack "
+    "has of the client."
 )
 _AUDITED = (
     " The audited epsilon is what canaries show that it is at least, with 95% confidence; 'of' is what the same guesses could have "

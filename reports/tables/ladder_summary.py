@@ -130,7 +130,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     ]
     body += _published_row("  published, %", columns, _published_accuracy)
     body += guarantees.rows(records, row)
-    body.append(row("accuracy of the attacked networks, %", lambda column: f"{column[0].accuracy_at_round:.2f}"))
+    body.append(row("accuracy of the attacked networks, %", lambda column: f"{column[0].accuracy_at_round.mean:.2f}"))
     if not round_.isdigit():
         body.append(row("attacked round", lambda column: rounds_text(column[0])))
     body.append(
@@ -282,7 +282,7 @@ def _number(
         "identification_floor": s.identification_floor,
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
-        "accuracy_at_round_percent": r.accuracy_at_round,
+        "accuracy_at_round_percent": r.accuracy_at_round.mean,
         "published_psnr_db": None if psnr is None else psnr.value,
         "n": s.n,
         "failures": s.failures,

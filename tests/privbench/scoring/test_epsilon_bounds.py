@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom, norm
 
+from privbench.execution import canaries
 from privbench.scoring import epsilon_bounds
 
 DELTA = 1e-5
@@ -75,8 +77,20 @@ def test_a_sound_gaussian_mechanism_is_seldom_refuted_and_its_bound_lies_near_wh
     assert np.mean(bounds) > 2.0
 
 
-def test_all_are_guessed_where_no_number_of_guesses_can_prove_anything():
-    assert epsilon_bounds.guesses_for(50, 0.01, DELTA) == 50
+def test_the_most_are_guessed_where_no_number_of_guesses_can_prove_anything():
+    assert epsilon_bounds.guesses_for(50, 0.01, DELTA) == 20
+    assert epsilon_bounds.guesses_for(2, 0.01, DELTA) == 2
+
+
+@pytest.mark.parametrize("m", [100, 1000])
+def test_scores_that_show_every_coin_prove_the_most(m):
+    """Guessing all, half of them heads, some guesses would be wrong for certain: coins seldom show heads in just half of all."""
+    guesses = epsilon_bounds.guesses_for(m, epsilon_bounds.LARGEST_MU, DELTA)
+    assert guesses < m
+    for seed in range(50):
+        took_part = torch.rand(m, generator=torch.Generator().manual_seed(seed)) < 0.5
+        scores = canaries.CanaryScores(took_part, 1e6 * took_part.double())
+        assert scores.right(guesses) == guesses
 
 
 def test_single_releases_allow_what_a_gaussian_mechanism_gives():

@@ -45,6 +45,22 @@ def test_a_reference_refutes_nothing_and_is_named_behind_the_verdict():
     assert "reference" not in claims.verdict([attacked(30.0)], [NOISY])
 
 
+def test_networks_that_were_trained_to_nothing_are_named():
+    """Attacks that fail on them show no protection of a model; a guarantee per client may cost that much."""
+
+    def of(percent, **chosen):
+        made = attacked(5.0, **chosen)
+        seeds = [s.model_copy(update={"accuracy_at_round": [percent, percent]}) for s in made.seeds]
+        return made.model_copy(update={"seeds": seeds})
+
+    sentence = f"The attacked networks of {NOISY} have less than twice the accuracy of guessing"
+    assert sentence in claims.verdict([of(19.0)], [NOISY])
+    assert sentence not in claims.verdict([of(21.0)], [NOISY])
+    # Untrained networks always are.
+    assert sentence not in claims.verdict([of(10.0, round_="0"), of(21.0)], [NOISY])
+    assert "| 43.0 ± 0.8 | 19.0 ± 0.0 |" in claims.every_attack([of(19.0)])
+
+
 def test_an_attack_that_failed_for_every_victim_refutes_nothing():
     made = attacked(30.0)
     failed = with_victims(made, [v.model_copy(update={"outcome": "gave up"}) for v in made.victims])
@@ -69,9 +85,11 @@ def test_a_defence_has_one_row_with_its_strongest_attack_before_and_after_traini
     assert header.count("over the floor, dB") == 2
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[0] == NOISY
-    assert cells[4].endswith("`staged`")
-    assert cells[6].endswith("`staged`")
-    assert [cells[4][:2], cells[6][:2]] == ["30", "20"]
+    # Of the personal model; and of the networks that were attacked after training.
+    assert cells[1:3] == ["43.0 ± 0.8", "40.0 ± 0.0"]
+    assert cells[5].endswith("`staged`")
+    assert cells[7].endswith("`staged`")
+    assert [cells[5][:2], cells[7][:2]] == ["30", "20"]
     trained_alone = claims.every_defence([attacked(30.0)]).splitlines()[-1]
     assert trained_alone.endswith("| - | - |")
 
