@@ -20,7 +20,7 @@ from reports.studies import definition
 
 FOLDER = Path("docs/images")
 # What curves of private extractors were measured on.
-CURVES = {KNOWN_IMAGES: ("photos", "digits", "cifar10"), EARLIER_ROUNDS: ("digits", "photos")}
+CURVES = {KNOWN_IMAGES: ("photos", "digits", "cifar10"), EARLIER_ROUNDS: ("digits", "photos", "cifar10")}
 
 
 def _photos_scatter(root: Path, stem: Path) -> list[Path]:
