@@ -281,6 +281,9 @@ class Statement(StrictModel):
     true: list[Rate]  # the same; of a candidate 1 if it is a member, else 0
     score: Rate
     floors: dict[str, Rate]  # scores of what anybody could state
+    # Of membership: digests of the candidates that are no members, by which tables know how many other seeds ask about, too.
+    # None in older records and of other questions.
+    others: list[Annotated[str, Field(max_length=16)]] | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class InferredSeed(SeedResult):

@@ -348,5 +348,7 @@ def _check_statements(record: InferenceRecord) -> None:
             raise ValueError("a statement on candidates that are not members and others")
         if {len(each.stated), len(each.true)} != {count}:
             raise ValueError("a statement of other answers than the record's")
+        if each.others is not None and (not of_candidates or len(each.others) != each.true.count(0.0)):
+            raise ValueError("other images than those of which a statement says that they are no members")
     if not record.floors:
         raise ValueError("no floor that every statement has")

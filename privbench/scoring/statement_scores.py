@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from privbench.scoring import blind_membership, membership
+from privbench.scoring import blind_membership, image_scores, membership
 from privbench.types import Batch, Candidates
 
 
@@ -36,6 +36,8 @@ class Question(NamedTuple):
 
 
 BLIND = "blind"  # the floor of membership that needs no network
+# Of a digest: among some thousand images two have the same with a probability of a few percent.
+DIGITS = 7
 QUESTIONS: Mapping[str, Question] = {
     "label distribution": Question("label distribution", "total variation distance", is_error=True),
     "membership": Question("membership", "area under the ROC curve", is_error=False, of_candidates=True),
@@ -50,6 +52,7 @@ class ScoredStatement(NamedTuple):
     true: list[float]
     score: float
     floors: dict[str, float]
+    others: list[str] | None = None  # digests of the candidates that are no members
 
 
 def total_variation(one: Tensor, other: Tensor) -> Tensor:
@@ -105,6 +108,7 @@ def of_membership(answers: Tensor, asked: Candidates, members: Tensor) -> list[S
             inside.double().tolist(),
             membership.auc(membership.recognition(stated[inside].numpy(), stated[~inside].numpy())),
             {"chance": 0.5, BLIND: blind_membership.area(Batch(*batch), inside)},
+            [name[:DIGITS] for name in image_scores.digests(batch[0][~inside])],
         )
         for stated, inside, *batch in zip(answers, members, *asked, strict=True)
     ]
