@@ -1,7 +1,8 @@
 """What people say of a defence, beside every attack that was measured on it: by whom, how much, and what is guaranteed.
 
 The verdict follows from the rows: one attacker who gains significantly over the floor refutes a claim of protection for what it
-knows. No number of failed attacks proves one.
+knows. Of many attackers some would by chance, so that the test over seeds must agree, adjusted over all of a claim
+(reports/records/comparison.py). No number of failed attacks proves one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from privbench import registry
 from privbench.records.means import Accuracy
 from privbench.records.schema import AttackRecord
 from reports.documents.findings import WHEN, by_method
-from reports.records import guarantees, measured
+from reports.records import comparison, guarantees, measured
 from reports.records.labels import knowledge_text, label, place, round_place, unique
 from reports.records.measured import strongest
 from reports.records.number_text import NONE, range_text, spread_text
@@ -45,18 +46,19 @@ def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
     """
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
     rows = [measured.of(r) for _, _, r in attacks]
-    attackers: list[str] = []
-    references: list[str] = []
-    for (name, words, r), row in zip(attacks, rows, strict=True):
-        if row.is_significant:
-            among = references if r.knowledge.rung == measured.ORACLE else attackers
-            among.append(f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})")
+    attackers, unsure = _gaining([each for each in attacks if each[2].knowledge.rung != measured.ORACLE])
+    references, _ = _gaining([each for each in attacks if each[2].knowledge.rung == measured.ORACLE])
     if attackers:
-        said = f"**It does not hold** for {'; '.join(attackers)}: a significant gain over the floor."
+        said = (
+            f"**It does not hold** for {'; '.join(attackers)}: a significant gain over the floor, adjusted over all attacks of the "
+            "claim."
+        )
     elif any(row.gain_db.is_few for row in rows):
         said = "**Not answered yet:** seeds are too few for a significant gain. The rows are observations."
     else:
         said = "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."
+    if unsure:
+        said += f" The interval alone leaves out 0, and not the adjusted test, for {'; '.join(unsure)}."
     if references:
         said += f" A reference, which is no attacker, gains significantly: {'; '.join(references)}."
     if useless := unique(name for name, words, r in attacks if words == WHEN["best"] and _guesses(r)):
@@ -65,6 +67,15 @@ def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
             "their rows show no protection of a trained model."
         )
     return said
+
+
+def _gaining(attacks: Sequence[tuple[str, str, AttackRecord]]) -> tuple[list[str], list[str]]:
+    """(who gains significantly over the floor, who does by the interval alone) in words, each tested among all of them."""
+    names = [f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})" for name, words, r in attacks]
+    rows = [measured.of(r) for *_, r in attacks]
+    tests = comparison.against_floor(rows, names)
+    gaining = [(name, test) for name, row, test in zip(names, rows, tests, strict=True) if row.is_significant]
+    return [name for name, test in gaining if test.differ], [name for name, test in gaining if not test.differ]
 
 
 def verdicts(records: Sequence[AttackRecord], claims: Mapping[str, Sequence[str]]) -> str:

@@ -107,8 +107,11 @@ class Measured:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds."""
-        return self.gain_db.significantly_above
+        """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds.
+
+        Not where no image was reconstructed: answers of attacks that failed are better or worse than the floor by accident.
+        """
+        return self.reconstructed > 0 and self.gain_db.significantly_above
 
     @property
     def reconstructed(self) -> int:

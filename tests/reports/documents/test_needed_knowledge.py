@@ -5,6 +5,7 @@ import pytest
 from reports.documents import training_time
 from reports.documents.needed_knowledge import best_attacks, differences, knowledge_tables, left_out
 from reports.documents.needed_knowledge.differences import Attacker
+from reports.records import comparison, measured
 from tests.builders.records import changed, record, with_knowledge, with_models, with_psnr
 
 FLOOR_DB = 13.0
@@ -235,6 +236,25 @@ def test_a_difference_that_seeds_do_not_agree_on_is_not_claimed():
     pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
     (cell,) = difference_rows({"one": [one, other]}, pairs)["with images"]
     assert cell.startswith("+0.10 [")
+
+
+def test_a_difference_from_a_mixture_of_equals_must_hold_from_each_of_them_alone():
+    """Chosen on other seeds, of two that are as strong the one counts that is worse on each seed."""
+    up = {0: 1.0, 1: -1.0, 2: 1.0, 3: -1.0, 4: 0.2}
+    one = with_psnr(of_method("fedcg", "decoder", 20.0), lambda v: 20.0 + up[v.seed])
+    other = with_psnr(of_method("fedcg", "surrogate", 20.0), lambda v: 20.0 - up[v.seed])
+    rival = with_psnr(of_method("fedsplit", "joint", 20.6), lambda v: 20.6 + 0.05 * v.seed)
+    pairs = {"with images": (Attacker("FedSplit", IMAGES), Attacker("FedCG", IMAGES))}
+    (mixed,) = difference_rows({"one": [one, other, rival]}, pairs)["with images"]
+    (against_one,) = difference_rows({"one": [one, rival]}, pairs)["with images"]
+    assert mixed.startswith("+1.")
+    assert against_one.startswith("+0.")
+    # It is far above the mixture on every seed, and not above either on all.
+    mixture = measured.strongest([one, other])
+    assert {r.attack for r in mixture.attacks} == {"decoder", "surrogate"}
+    assert comparison.paired([("", measured.of(rival), mixture)])[0].differ
+    far = with_psnr(rival, lambda v: 23.0 + 0.05 * v.seed)
+    assert difference_rows({"one": [one, other, far]}, pairs)["with images"][0].startswith("**+")
 
 
 def test_differences_of_several_tables_are_adjusted_together(monkeypatch):
