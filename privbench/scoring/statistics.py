@@ -180,10 +180,13 @@ def seed_level_p(values: Sequence[float], places: Sequence[Placed]) -> float | N
     Seeds are independent, victims of a seed are not: the seeds' means are the sample. Where all seeds have one and the same mean
     the statistic is infinite: p is 0, or 1 for means of 0.
     """
-    means = np.asarray(seed_means(values, places))
-    if len(means) < 2:
-        return None
-    mean, spread = float(means.mean()), float(means.std(ddof=1))
+    means = seed_means(values, places)
+    return p_of_means(means) if len(means) > 1 else None
+
+
+def p_of_means(means: Sequence[float]) -> float:
+    """The same of the means of two seeds or more."""
+    mean, spread = float(np.mean(means)), float(np.std(means, ddof=1))
     if spread == 0:
         return 0.0 if mean else 1.0
     return float(2 * t.sf(abs(mean) / (spread / math.sqrt(len(means))), len(means) - 1))

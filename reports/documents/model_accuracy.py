@@ -11,11 +11,12 @@ few images.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean, stdev
 
 from privbench.errors import UserError
 from privbench.records.schema import Record
+from privbench.scoring import statistics
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.documents.published import seed_by_seed
 from reports.records import comparison, published
@@ -31,6 +32,8 @@ MODELS = {
     "broadcast": "broadcast, with what came back",
 }
 OWN_BEST = "each client's personal model at its own best round"
+# Of one method less another in accuracy, seed by seed; empty where a round does not say.
+Difference = tuple[float, ...]
 # Their address, from docs/results.md.
 RECORDS = "results/records/quick-photos.jsonl.xz"
 
@@ -137,17 +140,22 @@ def orderings(
     own = columns[name]
     settings = by_label(records if at_printed is None else at_printed)
     printed = {label: published.of(settings[label].cell, "accuracy", tables) for label in columns}
-    rows = []
+    gaps, differences = dict[str, float](), dict[str, list[Difference]]()
     for rival, record in columns.items():
         one, other = printed[name], printed[rival]
         if rival == name or one is None or other is None:
             continue
         if record.cell.seeds != own.cell.seeds:
             raise UserError(f"{name} and {rival} have other seeds, so that no differences are paired")
-        gap = one.value - other.value
+        gaps[rival] = one.value - other.value
         pairs = [(own.accuracy.per_seed, record.accuracy.per_seed)]
         pairs += [(accuracies(own, model), accuracies(record, model)) for model in MODELS]
-        rows.append([rival, f"{gap:+.2f}", *(_ordering(gap, mine, theirs) for mine, theirs in pairs)])
+        differences[rival] = [tuple(a - b for a, b in zip(*pair, strict=True)) if all(pair) else () for pair in pairs]
+    shown = _shown({each for of_rival in differences.values() for each in of_rival})
+    rows = [
+        [rival, f"{gap:+.2f}", *(_ordering(gap, each, is_shown=shown.get(each, True)) for each in differences[rival])]
+        for rival, gap in gaps.items()
+    ]
     head = [f"{name} against", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values())]
     how = (
         f"{name} minus the other, in points, seed by seed. The first model is that of accuracy tables, "
@@ -156,22 +164,35 @@ def orderings(
     if (count := len(own.seeds)) < LEAST_SEEDS:
         more = f"Seeds: {count}. Below {LEAST_SEEDS} seeds no interval is given, and a sign is an observation."
     else:
-        more = "In brackets the 95% interval of Student's t over seeds: where it holds 0, no ordering is shown."
+        more = (
+            "In brackets the 95% interval of Student's t over seeds. No ordering is shown where it holds 0, or where p, adjusted "
+            f"by Holm over the unlike differences of the table, is {comparison.ALPHA} or more."
+        )
     return f"{render.markdown(head, rows)}\n\n{how} {more}"
 
 
-def _ordering(printed_gap: float, mine: Sequence[float], theirs: Sequence[float]) -> str:
+def _shown(differences: Collection[Difference]) -> dict[Difference, bool]:
+    """Of each difference of enough seeds whether it is one, tested by Student's t and adjusted by Holm over all of them.
+
+    Two models that are one and the same give one difference, which counts once.
+    """
+    tested = [each for each in differences if len(each) >= LEAST_SEEDS]
+    adjusted = statistics.holm([statistics.p_of_means(each) for each in tested])
+    return {each: p < comparison.ALPHA for each, p in zip(tested, adjusted, strict=True)}
+
+
+def _ordering(printed_gap: float, difference: Difference, *, is_shown: bool) -> str:
     """A measured difference, and how its sign stands to the printed one's."""
-    if not mine or not theirs:
+    if not difference:
         return NONE
-    mean, interval, shown = fmean(mine) - fmean(theirs), "", True
-    if len(mine) >= LEAST_SEEDS:
-        mean, low, high = comparison.paired_means(mine, theirs)
-        interval, shown = f" [{low:+.2f}, {high:+.2f}]", low > 0 or high < 0
+    mean, interval = fmean(difference), ""
+    if len(difference) >= LEAST_SEEDS:
+        _, half = comparison.mean_over_seeds(difference)
+        interval = f" [{mean - half:+.2f}, {mean + half:+.2f}]"
     if not printed_gap or not mean:
         return f"{mean:+.2f}{interval}, no order"
     same = "as printed" if (mean > 0) == (printed_gap > 0) else "reversed"
-    return f"{mean:+.2f}{interval}, {same if shown else 'not shown'}"
+    return f"{mean:+.2f}{interval}, {same if is_shown else 'not shown'}"
 
 
 def shorter(records: Sequence[Record], lengths: Sequence[int]) -> str:

@@ -151,3 +151,15 @@ def test_seeds_of_several_records_stand_together_each_once():
     # 50, 52 and 54; accuracies of the personal model are 40 + s and 44, in the mean 42 + s / 2.
     assert rows["FedCG"] == ["47.5 ± 0.7", "42.5 ± 0.5", "42.5 ± 0.5", "42.5 ± 0.5", "52.0 ± 2.0", "0 to 2"]
     assert rows["FedAvg"] == ["47.2 ± 0.2", "42.0", "42.0", "42.0", "40.0", "0"]
+
+
+def test_orderings_are_tested_together():
+    """Of many differences some leave out 0 by chance; below five seeds none is tested."""
+    one, others = (0.5, 2.0, 0.6, 1.9, 1.0), {(0.5, -0.5, 0.2, -0.3, 0.1), (0.4, -0.4, 0.2, -0.3, 0.1)}
+    assert model_accuracy._shown({one}) == {one: True}
+    assert model_accuracy._shown({one, *others}) == dict.fromkeys({one, *others}, False)
+    assert model_accuracy._shown({one[:4]}) == {}
+    assert model_accuracy._ordering(-1.0, one, is_shown=True).endswith(", reversed")
+    assert model_accuracy._ordering(1.0, one, is_shown=True).endswith(", as printed")
+    assert model_accuracy._ordering(1.0, one, is_shown=False).endswith(", not shown")
+    assert model_accuracy._ordering(1.0, one[:4], is_shown=True) == "+1.25, as printed"
