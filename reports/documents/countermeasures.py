@@ -29,7 +29,7 @@ def table(records: Sequence[AttackRecord]) -> str:
     each = paired_rows.rows(records, defence, WITHOUT)
     taken = paired_rows.taken(each)
     rows = [[*paired_rows.cells(row, taken), _accuracy(row)] for row in each]
-    return f"{render.markdown(COLUMNS, rows)}\n\n{comparison.RULE}"
+    return f"{render.markdown(COLUMNS, rows)}\n\n{comparison.RULE}{comparison.BY_INTERVAL}"
 
 
 def defence(cell: CellSpec) -> str:

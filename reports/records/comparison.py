@@ -32,6 +32,8 @@ RULE = (
     "Two cells differ where the 95% interval of their difference leaves out 0 and Student's t of the seeds' mean differences, "
     f"adjusted by Holm over the table, has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
 )
+# Of a table that also has gains over the floor.
+BY_INTERVAL = " Gains over the floor are bold by their interval alone."
 HOW = (
     f"Strongest attack on each, paired by victim. {measured.CHOSEN} "
     f"{RULE.replace('over the table', 'over the pairs of one data set and round')}"

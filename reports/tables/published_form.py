@@ -98,9 +98,9 @@ def _form_rows(
         row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).psnr_db)),
         ["  which", *(which(r, lost) for r, lost in zip(by_column, missing, strict=True))],
         row("  gain over the floor, dB", lambda r: range_text(strongest(r).gain_db, sign=True)),
-        row("floor, dB", lambda r: f"{r[0].floor.psnr_db:.2f} ({r[0].floor.name})"),
+        row("floor, dB", lambda r: f"{strongest(r).floor.psnr_db:.2f} ({strongest(r).floor.name})"),
         ["ceiling (undefended FedAvg), dB", *(ceiling for _ in by_column)],
-        row("n / failures", lambda r: f"{span(sorted({x.scores.n for x in r}))} / {max(x.scores.failures for x in r)}"),
+        row("n / failures", lambda r: f"{span(sorted({x.scores.n for x in r}))} / {strongest(r).scores.failures}"),
     ]
 
 

@@ -128,7 +128,8 @@ def by_setting(records: Sequence[AttackRecord], base: str = DEFAULTS) -> str:
     rows = paired_rows.rows(records, settings, base)
     gained = paired_rows.gained(rows)
     columns = ("attack", "method", "settings", "PSNR, dB", "over the floor, dB", f"over {base}, dB")
-    return f"{render.markdown(columns, [paired_rows.cells(row, gained) for row in rows])}\n\n{comparison.RULE}"
+    table = render.markdown(columns, [paired_rows.cells(row, gained) for row in rows])
+    return f"{table}\n\n{comparison.RULE}{comparison.BY_INTERVAL}"
 
 
 def settings(cell: CellSpec) -> str:

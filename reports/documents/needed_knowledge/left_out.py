@@ -43,7 +43,8 @@ def table(left_out: Sequence[AttackRecord], ladder: Sequence[AttackRecord]) -> s
             render.bold(gain) if row.is_significant else gain, f"{over_floors[name]} {render.small(floors[name].name)}",
             f"`{stays[name].name}`", over_stays[name],
         ])  # fmt: skip
-    return f"{render.markdown(COLUMNS, body)}\n\n{comparison.RULE}"
+    rule = comparison.RULE.replace("over the table", "over their column")
+    return f"{render.markdown(COLUMNS, body)}\n\n{rule}{comparison.BY_INTERVAL}"
 
 
 def _within(record: AttackRecord, ladder: Sequence[AttackRecord], *, are_floors: bool) -> Measured:
