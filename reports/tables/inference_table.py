@@ -7,7 +7,6 @@ than the best floor, client by client, above 0 where the attack tells something.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from privbench.records.entries import Statement
@@ -93,8 +92,9 @@ def floor(r: InferenceRecord) -> Interval:
 
 def gain(r: InferenceRecord) -> Interval:
     """The mean over clients and seeds of how much better a statement is than the best floor; no more than a score can be."""
-    floors = fmean(s.floors[r.floor] for s in r.statements)
-    least, most = (floors - 1, floors) if QUESTIONS[r.question].is_error else (-floors, 1 - floors)
+    floors = [s.floors[r.floor] for s in r.statements]
+    least, most = min(floors), max(floors)
+    least, most = (least - 1, most) if QUESTIONS[r.question].is_error else (-most, 1 - least)
     return interval([_gain(r, s) for s in r.statements], r.statements).within(least, most)
 
 
