@@ -46,3 +46,22 @@ def test_seeds_with_unlike_floors_are_pooled(record):
 def test_a_record_without_any_common_floor_is_refused(record):
     with pytest.raises(ValueError, match="no floor that every statement has"):
         schema.check_whole(with_floors(record, []))
+
+
+def test_a_gain_is_no_more_than_a_score_can_be(record):
+    """The ends of an interval, widened for few seeds, may leave what is possible."""
+    seeds = [
+        seed.model_copy(
+            update={
+                "statements": [
+                    s.model_copy(update={"score": 1.0 if seed.seed == 3 else 0.7, "floors": {"chance": 0.5}})
+                    for s in seed.statements
+                ]
+            }
+        )
+        for seed in record.seeds
+    ]
+    gain = inference_table.gain(record.model_copy(update={"seeds": seeds}))
+    assert gain.mean == pytest.approx(0.35)
+    assert gain.high == 0.5
+    assert gain.low == -0.5
