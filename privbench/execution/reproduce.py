@@ -133,9 +133,12 @@ def unlike_records(first: Record, second: Record, without: Sequence[str] = ()) -
     """One line per number or word that two records do not share, but for time, place and the fields `without`; NaN equals NaN."""
     # What an attack's class says of the defence, or of other clients, is no measurement, and older records do not have it. Older
     # tags leave the training specification out; `needs` and `uses`, which tags are made of, are compared. Older records call labels
-    # recovered that nobody gave; of each victim it is compared how many were right.
+    # recovered that nobody gave; of each victim it is compared how many were right. Older records do not say which images an
+    # inference was asked about, which follows from the run.
     of_class = {"not_modelled", "pools_clients", "labels", "tag", "tag_in_general"}
     excluded: Any = dict.fromkeys((*NOT_COMPARED, *without), True) | {"knowledge": of_class}
+    if "seeds" not in excluded:
+        excluded["seeds"] = {"__all__": {"statements": {"__all__": {"others"}}}}
     then, now = (r.model_dump(mode="json", exclude=excluded, serialize_as_any=True) for r in (first, second))
     return list(unlike(then, now, ""))
 

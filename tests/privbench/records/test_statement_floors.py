@@ -3,6 +3,7 @@
 import pytest
 
 import privbench
+from privbench.execution import reproduce
 from privbench.records import pooling, schema
 from reports.tables import inference_table
 
@@ -65,3 +66,19 @@ def test_a_gain_is_no_more_than_a_score_can_be(record):
     assert gain.mean == pytest.approx(0.35)
     assert gain.high == 0.5
     assert gain.low == -0.5
+
+
+def test_a_record_that_does_not_name_the_images_asked_about_is_reproduced_by_one_that_does(record):
+    older = record.model_copy(
+        update={
+            "seeds": [
+                seed.model_copy(update={"statements": [s.model_copy(update={"others": None}) for s in seed.statements]})
+                for seed in record.seeds
+            ]
+        }
+    )
+    assert all(s.others for s in record.statements)
+    assert reproduce.unlike_records(older, record) == []
+    changed = record.seeds[0].statements[0].model_copy(update={"score": 0.125})
+    first = record.seeds[0].model_copy(update={"statements": [changed, *record.seeds[0].statements[1:]]})
+    assert len(reproduce.unlike_records(record.model_copy(update={"seeds": [first, *record.seeds[1:]]}), record)) == 1
