@@ -1,10 +1,10 @@
 """What a row of a table is about: the victims of one attack, or those of the strongest of several.
 
-The strongest of several attacks is a maximum, and a maximum flatters itself: of attacks that are equally strong, the one that these
-networks and victims happened to suit looks stronger than it is. So the strongest is chosen on all other seeds and reported on each:
-victims of one seed share their networks, and an attack what it trained for them. A row's numbers are over all seeds, and it names
-every attack that some seeds chose. A row of a ladder may then lie below one with less knowledge: rows are monotone in
-expectation only.
+The strongest of several attacks is a maximum, and a maximum flatters itself: of attacks that are equally strong, the one that
+these networks and victims happened to suit looks stronger than it is. So the strongest is chosen on all other seeds and reported
+on each: victims of one seed share their networks, and an attack what it trained for them. A row's numbers are over all seeds, and
+it names every attack that some seeds chose. An attack that does not apply to a seed is no rival there. A row of a ladder may then
+lie below one with less knowledge: rows are monotone in expectation only.
 
 Of one seed, or of attacks that were not made on the same seeds, the strongest is chosen on one half of the victims and reported on
 the other, both ways. Halves are fixed: victims in the order of seed, client and digest of their images, every second one, so
@@ -14,7 +14,7 @@ that seeds and clients have equal shares of both. What an attack owes to the luc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean
@@ -31,8 +31,8 @@ from reports.records.published import papers_attack_on
 ORACLE = "L8"  # the rung of the references, which have the victim's own networks
 EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
 CHOSEN = (
-    "'Strongest' is chosen on the other seeds and reported on each; of one seed it is chosen on one half of the victims and "
-    "reported on the other, both ways. Rows are monotone in expectation only."
+    "'Strongest' is chosen on the other seeds and reported on each, among attacks that apply to it; of one seed it is chosen on "
+    "one half of the victims and reported on the other, both ways. Rows are monotone in expectation only."
 )
 
 
@@ -172,15 +172,26 @@ def strongest(records: Sequence[AttackRecord]) -> Measured:
         return of(best_record(rivals))
     chosen: dict[int, AttackRecord] = {}
     for this in sorted(set(part.values())):
-        means = [
-            fmean([v.psnr_db for v, name in zip(r.victims, r.names, strict=True) if part[name] != this]) for r in rivals
-        ]
-        chosen[this] = rivals[means.index(max(means))]
+        # Whoever attacks knows where an attack does not apply, as after sending honest networks, and takes another there.
+        able = [r for r in rivals if _applied(r, part, this, here=True)] or rivals
+        means = [fmean(v.psnr_db for v in _applied(r, part, this, here=False) or _others(r, part, this)) for r in able]
+        chosen[this] = able[means.index(max(means))]
     unlike = {r.id: r for r in chosen.values()}
     if len(unlike) == 1:
         return of(chosen.popitem()[1])
     victims = [v for this, r in chosen.items() for v in r.victims if part[v.name] == this]
     return Measured(tuple(unlike.values()), tuple(sorted(victims, key=lambda v: v.name)))
+
+
+def _others(record: AttackRecord, part: Mapping[Name, int], this: int) -> list[Victim]:
+    """An attack's victims of all parts but one."""
+    return [v for v, name in zip(record.victims, record.names, strict=True) if part[name] != this]
+
+
+def _applied(record: AttackRecord, part: Mapping[Name, int], this: int, *, here: bool) -> list[Victim]:
+    """Those of one part, or of all others, to which the attack applied."""
+    placed = zip(record.victims, record.names, strict=True)
+    return [v for v, name in placed if (part[name] == this) == here and v.outcome != "not applicable"]
 
 
 def _parts(rivals: Sequence[AttackRecord]) -> dict[Name, int]:

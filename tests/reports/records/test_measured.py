@@ -75,6 +75,25 @@ def test_what_all_other_seeds_choose_is_reported_on_each():
     assert {v.seed: v.psnr_db for v in best.victims} == {0: 12.0, 1: 10.0, 2: 10.0, 3: 10.0, 4: 10.0}
 
 
+def test_where_an_attack_does_not_apply_another_stands_and_it_counts_where_it_does():
+    """A server that sent honest networks to one seed knows it, and attacks that seed passively."""
+
+    def crafted(applies):
+        made = of("imprint", lambda v: 67.0 if applies(v) else 15.0)
+        outcomes = [
+            v.model_copy(update={"outcome": "reconstructed" if applies(v) else "not applicable"}) for v in made.victims
+        ]
+        return with_victims(made, outcomes).model_copy(update={"id": "imprint"})
+
+    passive = of("staged", lambda v: 66.0)
+    best = measured.strongest([crafted(lambda v: v.seed != 0), passive])
+    assert {v.seed: v.psnr_db for v in best.victims} == {0: 66.0, 1: 67.0, 2: 67.0, 3: 67.0, 4: 67.0}
+    # Where neither applies, as where none was made at all, the choice is that of all.
+    never = crafted(lambda v: False)
+    assert measured.strongest([never, passive]).attacks == (passive,)
+    assert measured.strongest([never, never.model_copy(update={"id": "other"})]).scores.psnr_db == 15.0
+
+
 def test_attacks_that_were_not_made_on_the_same_seeds_are_chosen_on_halves():
     first = of("dlg", lambda v: 12.0)
     second = of("staged", lambda v: 15.0, seeds=(0, 1))
