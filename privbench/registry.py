@@ -406,6 +406,12 @@ def setting_names(attack: str) -> list[str]:
     return [field.name for field in dataclasses.fields(resolve("attack", attack))]
 
 
+def own_settings(attack: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some settings that an attack has."""
+    names = setting_names(attack)
+    return {name: value for name, value in settings.items() if name in names}
+
+
 def needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
     """What an attack needs with some settings; UserError as `create`."""
     needed: frozenset[str] = create(resolve("attack", attack), settings).needs
@@ -414,11 +420,11 @@ def needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
 
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """attack -> those of some settings that it has; UserError for a setting that none has."""
-    fields = {name: setting_names(name) for name in attacks}
-    allowed = sorted({field for names in fields.values() for field in names})
+    attacks = list(attacks)
+    allowed = sorted({field for name in attacks for field in setting_names(name)})
     for setting in settings:
         if setting not in allowed:
             near = difflib.get_close_matches(setting, allowed, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(allowed)}"
             raise UserError(f"none of these attacks has a setting '{setting}'; {hint}")
-    return {name: {s: value for s, value in settings.items() if s in names} for name, names in fields.items()}
+    return {name: own_settings(name, settings) for name in attacks}

@@ -74,7 +74,11 @@ class AttackSeries:
         """The attacks that are meant, each once: of a ladder those whose needs are met, each with what it has of the settings."""
         met = self.seen.offers() | ({"auxiliary"} if self.auxiliary is not None else set())
         every = ladder.members(named, ladder.left_out_of_artifact(self.seen))
-        return [name for name in every if name in named or _needs(name, settings) <= met]
+        return [
+            name
+            for name in every
+            if name in named or registry.needs(name, registry.own_settings(name, settings)) <= met
+        ]
 
     def each(self, attacks: Mapping[str, dict[str, Any]], *, is_ladder: bool) -> Iterator[AttackResult | AttackFailure]:
         """The attacks with their settings in turn; on a ladder those that cannot be made, elsewhere UserError for the first."""
@@ -155,12 +159,6 @@ class AttackSeries:
 def is_vector(seen: Artifact) -> bool:
     """Whether its images are vectors of numbers, and no pictures."""
     return seen.image_shape[1:] == (1, 1)
-
-
-def _needs(attack: str, settings: Mapping[str, Any]) -> frozenset[str]:
-    """What an attack needs with those of some settings that it has."""
-    names = registry.setting_names(attack)
-    return registry.needs(attack, {name: value for name, value in settings.items() if name in names})
 
 
 @contextmanager

@@ -173,8 +173,9 @@ def strongest(records: Sequence[AttackRecord]) -> Measured:
     chosen: dict[int, AttackRecord] = {}
     for this in sorted(set(part.values())):
         # Whoever attacks knows where an attack does not apply, as after sending honest networks, and takes another there.
-        able = [r for r in rivals if _applied(r, part, this, here=True)] or rivals
-        means = [fmean(v.psnr_db for v in _applied(r, part, this, here=False) or _others(r, part, this)) for r in able]
+        able = [r for r in rivals if _applied(_placed(r, part, this, here=True))] or rivals
+        others = [_placed(r, part, this, here=False) for r in able]
+        means = [fmean(v.psnr_db for v in _applied(victims) or victims) for victims in others]
         chosen[this] = able[means.index(max(means))]
     unlike = {r.id: r for r in chosen.values()}
     if len(unlike) == 1:
@@ -183,15 +184,14 @@ def strongest(records: Sequence[AttackRecord]) -> Measured:
     return Measured(tuple(unlike.values()), tuple(sorted(victims, key=lambda v: v.name)))
 
 
-def _others(record: AttackRecord, part: Mapping[Name, int], this: int) -> list[Victim]:
-    """An attack's victims of all parts but one."""
-    return [v for v, name in zip(record.victims, record.names, strict=True) if part[name] != this]
+def _placed(record: AttackRecord, part: Mapping[Name, int], this: int, *, here: bool) -> list[Victim]:
+    """An attack's victims of one part, or of all others."""
+    return [v for v, name in zip(record.victims, record.names, strict=True) if (part[name] == this) == here]
 
 
-def _applied(record: AttackRecord, part: Mapping[Name, int], this: int, *, here: bool) -> list[Victim]:
-    """Those of one part, or of all others, to which the attack applied."""
-    placed = zip(record.victims, record.names, strict=True)
-    return [v for v, name in placed if (part[name] == this) == here and v.outcome != "not applicable"]
+def _applied(victims: Sequence[Victim]) -> list[Victim]:
+    """Those to which the attack applied."""
+    return [v for v in victims if v.outcome != "not applicable"]
 
 
 def _parts(rivals: Sequence[AttackRecord]) -> dict[Name, int]:
