@@ -51,6 +51,7 @@ class ClientRows:
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: rows of clipped messages
+    dropout_revision: ClassVar[int] = 2  # 2: as `imprint` at its revision 13
 
     def check(self, model: Model, clients: int) -> None:
         """UserError where the first layer has too few rows for so many clients."""

@@ -63,6 +63,7 @@ class Fishing:
     # and clipped messages have the right label
     revision: ClassVar[int] = 2
     wire_revision: ClassVar[int] = 3  # 3: as `staged`
+    dropout_revision: ClassVar[int] = 4  # 4: as `imprint` at its revision 13
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a class that there is not."""
@@ -74,17 +75,12 @@ class Fishing:
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
-        expected, like = knowledge.expected, broadcast.params["classifier"]
+        expected, only = knowledge.expected, self.fished_class
         if dry_run.gradient_noise_std(expected, seed):
             return classifiers.HONEST
 
         def made(images: Batch) -> tuple[Sent, ...]:
-            known = magnified.of_networks(model, broadcast, images, expected.images_per_client)
-            each = (
-                magnified.crafted(like, known, expected.batch_size, reach, seed, self.fished_class)
-                for reach in magnified.reaches(expected)
-            )
-            return tuple((Networks({"classifier": one}, {}),) for one in each if one is not None)
+            return tuple((one,) for one in magnified.candidates(model, broadcast, images, expected, seed, only))
 
         return dry_run.to_all(
             dry_run.best(model, broadcast, knowledge, self.rehearsal_images, seed, made, self.readout.read, passive)

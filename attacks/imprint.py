@@ -73,6 +73,7 @@ class Imprint(AlignedSettings):
     wire_revision: ClassVar[int] = 11  # 11: as `staged`
     # 11: as `surrogate`, where the extractor is private; 12: as other defended cells
     noised_features_revision: ClassVar[int] = 12
+    dropout_revision: ClassVar[int] = 13  # 13: the dry run's clients drop features
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

@@ -46,6 +46,7 @@ class ModelInconsistency:
     revision: ClassVar[int] = 4
     # 4: as `surrogate`, where the extractor is private
     noised_features_revision: ClassVar[int] = 4
+    dropout_revision: ClassVar[int] = 5  # 5: as `imprint` at its revision 13
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a target that is no client."""

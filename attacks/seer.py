@@ -57,6 +57,7 @@ class Seer:
         "smoke": {"start_steps": 5, "train_steps": 5, "decoder_steps": 5, "rehearsal_images": 0}
     }
     active: ClassVar[bool] = True
+    dropout_revision: ClassVar[int] = 1  # 1: as `imprint` at its revision 13
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The extractor and classifier to send in place of the broadcast ones, or HONEST."""

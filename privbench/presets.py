@@ -361,6 +361,15 @@ def _shows_noised_features(cell: CellSpec) -> bool:
     return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
 
 
+def _drops_features(cell: CellSpec) -> bool:
+    """Whether the observed loss drops features; of a user's own method nothing is imported, and its settings alone say so."""
+    train = cell.train
+    said = train.method_settings.get("dropout")
+    if said is None and train.method in registry.METHODS:
+        said = registry.resolve("method", train.method).usual_dropout.get(train.backbone, 0)
+    return bool(said)
+
+
 # Data sets whose test images are unlike their training images (privbench.data.dataset.Dataset.test_alike), by their names here.
 TEST_UNLIKE = ("photos",)
 
@@ -373,6 +382,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "updates_revision": lambda cell: cell.observe == "update",
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
     "wire_revision": lambda cell: cell.wire != "float32",
+    "dropout_revision": _drops_features,
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
 

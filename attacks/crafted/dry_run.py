@@ -23,7 +23,7 @@ from privbench.defending import described
 from privbench.defense import Defense
 from privbench.methods.base import MiniBatch, Nets, RoundClock, SamplingContext, classifier_draws
 from privbench.networks.model import Model
-from privbench.observation import defended_upload, local_update, wire
+from privbench.observation import client_message, defended_upload, local_update, wire
 from privbench.scoring import image_scores
 from privbench.scoring.statistics import CAP_DB
 from privbench.seeds import stream
@@ -292,15 +292,12 @@ def _sent(model: Model, networks: Networks, batch: Batch, expected: ExpectedUplo
         change = local_change(model, networks, batch, expected.local, defense, rng)
         defended = defense.message(change, rng) if "message" in defense.places else change
         return wire.rounded(defended, expected.wire)
-    upload_of, nets = partial(_gradient, model, networks), (networks.params, networks.buffers)
-    exact = defended_upload.represented(defense, partial(upload_of, *batch), model, nets, batch.images)
-    by_image = partial(_by_image, model, networks, *batch)
-    return wire.rounded(defended_upload.gradient(defense, exact, by_image, CLASSIFICATION, rng), expected.wire)
-
-
-def _by_image(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> list[Parts]:
-    """The gradient of every image of a batch by itself."""
-    return [_gradient(model, networks, x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
+    train = model.train_mode(len(batch.labels))
+    start, mini = _start(model, networks), _drawn(model, (len(batch.labels),), batch, rng)
+    of_one = partial(client_message.gradient_at, start, parts=CLASSIFICATION, train=train)
+    exact = defended_upload.represented(defense, partial(of_one, mini), model, start.networks, batch.images)
+    each = partial(client_message.by_image, of_one, mini)
+    return wire.rounded(defended_upload.gradient(defense, exact, each, CLASSIFICATION, rng), expected.wire)
 
 
 def local_change(
@@ -310,35 +307,26 @@ def local_change(
 
     What the defence does to the whole message is left to the caller.
     """
-    shape = local.steps, len(batch.labels)
-    noise = {name: draw.sample(shape, SamplingContext(model, None), rng) for name, draw in classifier_draws().items()}
-    start = local_update.Start(
-        model, (networks.params, networks.buffers), _task_loss, StageContext(None, (), None), RoundClock(1, 1)
-    )
+    mini = _drawn(model, (local.steps, len(batch.labels)), batch, rng)
     at_steps = defended.local(defense, CLASSIFICATION, rng)
-    return local_update.change_in_steps(start, MiniBatch(*batch, noise), local, at_steps, rng)
+    return local_update.change_in_steps(_start(model, networks), mini, local, at_steps, rng)
+
+
+def _start(model: Model, networks: Networks) -> local_update.Start:
+    """A client that was sent some networks, in training on the task."""
+    around, pair = StageContext(None, (), None), (networks.params, networks.buffers)
+    return local_update.Start(model, pair, _task_loss, around, RoundClock(1, 1))
+
+
+def _drawn(model: Model, shape: tuple[int, ...], batch: Batch, rng: torch.Generator) -> MiniBatch:
+    """A batch with what its client draws for the classifier, [*shape, ...]."""
+    context = SamplingContext(model, None)
+    return MiniBatch(*batch, {name: draw.sample(shape, context, rng) for name, draw in classifier_draws().items()})
 
 
 def _task_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """The mean cross-entropy of a mini-batch."""
     return nets.model.loss(nets.classifier(nets.extractor(batch.images), batch.drawn()), batch.labels)
-
-
-def _gradient(model: Model, networks: Networks, images: Tensor, labels: Tensor) -> Parts:
-    """The gradient of the mean cross-entropy of one batch."""
-    leaves: Parts = {
-        part: {name: t.detach().clone().requires_grad_() for name, t in networks.params[part].items()}
-        for part in CLASSIFICATION
-    }
-    train = model.train_mode(len(labels))
-    h, _ = model.net("extractor").apply(leaves["extractor"], networks.buffers.get("extractor", {}), images, train=train)
-    logits, _ = model.net("classifier").apply(
-        leaves["classifier"], networks.buffers.get("classifier", {}), h, train=train
-    )
-    gradients = iter(
-        torch.autograd.grad(model.loss(logits, labels), [t for net in leaves.values() for t in net.values()])
-    )
-    return {part: {name: next(gradients) for name in net} for part, net in leaves.items()}
 
 
 def psnr_db(attack: Callable[[Artifact], Reconstruction], artifact: Artifact, images: Tensor) -> float:

@@ -58,6 +58,19 @@ class Line(NamedTuple):
     level: float  # c
 
 
+def candidates(
+    model: Model, broadcast: Networks, images: Batch, expected: ExpectedUpload, seed: int, only: int | None = None
+) -> tuple[Networks, ...]:
+    """What a server with some images may send, that first whose reach the number format of the uploads holds.
+
+    Empty where no image is of the class `only`.
+    """
+    like = broadcast.params["classifier"]
+    known = of_networks(model, broadcast, images, expected.images_per_client)
+    each = (crafted(like, known, expected.batch_size, reach, seed, only) for reach in reaches(expected))
+    return tuple(Networks({"classifier": one}, {}) for one in each if one is not None)
+
+
 def reaches(expected: ExpectedUpload) -> tuple[float, float]:
     """Both of them, that one first which the number format of the uploads holds."""
     is_coarse = "aggregate" in expected.defense.places or expected.wire == "fp16"

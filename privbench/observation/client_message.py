@@ -20,6 +20,7 @@ from privbench.networks.model import Model
 from privbench.observation import chosen_victims, defended_upload, local_update, wire
 from privbench.seeds import stream
 from privbench.tensors import Parts
+from privbench.training.engine.plan import StageContext
 from privbench.training.state import Snapshot
 from privbench.types import CLASSIFICATION, Batch, LocalSteps
 
@@ -80,8 +81,8 @@ def _gradient(seen: ObservedRound, client: int, batch: MiniBatch, rng: torch.Gen
         seen.snapshot.networks(client),
         batch.images,
     )
-    by_image = partial(_by_image, of_parts, batch, seen.trained_parts)
-    return defended_upload.gradient(seen.defense, exact, by_image, seen.sent_parts, rng)
+    each = partial(by_image, partial(of_parts, parts=seen.trained_parts), batch)
+    return defended_upload.gradient(seen.defense, exact, each, seen.sent_parts, rng)
 
 
 def client_gradient(
@@ -99,20 +100,26 @@ def client_gradient(
 
     `train`: in train mode, as in training (privbench.networks.model.Model.train_mode).
     """
-    whole, buffers = snapshot.networks(client)
+    server = snapshot.received(client)
+    around = StageContext((server.params, server.buffers), (), None)
+    start = local_update.Start(model, snapshot.networks(client), method.observed().loss, around, clock)
+    return gradient_at(start, batch, parts, train=train)
+
+
+def gradient_at(start: local_update.Start, batch: MiniBatch, parts: tuple[str, ...], *, train: bool) -> Parts:
+    """grad over `parts` of the loss of one batch at networks that a client starts with; `train` as of `client_gradient`."""
+    (whole, buffers), received = start.networks, start.around.received
     params = {p: {n: t.detach() for n, t in whole[p].items()} for p in CLASSIFICATION}
     leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
     trains = CLASSIFICATION if train else ()
-    server = snapshot.received(client)
-    received = Nets(model, server.params, server.buffers)
-    nets = Nets(model, params, buffers, trains, received=received)
-    loss = nets.penalised(method.observed().loss(nets, batch, clock))
+    nets = Nets(start.model, params, buffers, trains, received=Nets(start.model, *received) if received else None)
+    loss = nets.penalised(start.loss(nets, batch, start.clock))
     grads = iter(torch.autograd.grad(loss, leaves))
     return {p: {n: next(grads) for n in params[p]} for p in parts}
 
 
-def _by_image(view: Callable[..., Parts], batch: MiniBatch, parts: tuple[str, ...]) -> list[Parts]:
+def by_image(gradient: Callable[[MiniBatch], Parts], batch: MiniBatch) -> list[Parts]:
     """The gradient of every image of a batch by itself."""
     rows = [slice(b, b + 1) for b in range(len(batch.labels))]
     each = [MiniBatch(batch.images[r], batch.labels[r], {n: t[r] for n, t in batch.noise.items()}) for r in rows]
-    return [view(one, parts=parts) for one in each]
+    return [gradient(one) for one in each]

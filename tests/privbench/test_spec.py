@@ -460,6 +460,24 @@ def is_named_by(cell, wanted, other):
     return presets.is_of_today(cell)
 
 
+@pytest.mark.parametrize("attack", ["imprint", "client-rows", "fishing", "model-inconsistency", "seer"])
+def test_what_a_dry_run_says_of_dropped_features_has_a_revision_of_its_own(attack):
+    """Said by a setting, or by a method of its own accord on a backbone; a user's method is not imported to ask it."""
+
+    def of(method, backbone="lenet5", defense="none", **settings):
+        train = presets.train_spec("smoke", "digits", "fedsplit")
+        cell = presets.cell_spec("smoke", train, attack)
+        changed = {"method": method, "backbone": backbone, "defense": defense, "method_settings": settings}
+        return presets.revision_of(cell.model_copy(update={"train": train.model_copy(update=changed)}))
+
+    plain, dropped = of("fedavg"), of("fedavg", dropout=0.5)
+    assert dropped > plain
+    assert of("fedavg", dropout=0.0) == of("nfl-cgan", "resnet18") == of("mine:Method") == plain
+    assert (
+        of("nfl-cgan") == of("mine:Method", dropout=0.2) == of("fedavg", defense="gaussian:0.1", dropout=0.5) == dropped
+    )
+
+
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     of = partial(revision, "calibrated")
     plain, noised = of("fedsplit"), of("fedsplit", "gaussian:0.001")

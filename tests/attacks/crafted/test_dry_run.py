@@ -13,8 +13,8 @@ from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, written_defense
 from privbench.errors import UserError
-from privbench.methods.base import MiniBatch, RoundClock
-from privbench.observation import local_update
+from privbench.methods.base import DropoutMask, MiniBatch, RoundClock, SamplingContext
+from privbench.observation import client_message, local_update
 from privbench.seeds import stream
 from privbench.training import harness
 from privbench.training.state import Snapshot
@@ -60,6 +60,36 @@ def test_a_whole_update_of_a_dry_run_is_the_client_s_own(defense, where, local):
             torch.testing.assert_close(
                 played[part][name], t, rtol=1e-2 if local.optimiser is ADAM else 1e-4, atol=rounding
             )
+
+
+@pytest.mark.parametrize(("defense", "images"), [("none", 1), ("none", 4), ("soteria:0.5", 4), ("clip:0.01", 4)])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_gradient_of_a_dry_run_is_the_client_s_own(defense, images, dropout):
+    """The features that dropout takes away are drawn before the defence draws."""
+    settings = {"dropout": dropout}
+    spec = presets.train_spec("smoke", "digits", "fedavg", clients=2, defense=defense, method_settings=settings)
+    setup = harness.prepare(spec, digits_federation((20, 20)), torch.device("cpu"))
+    state = harness.initial(setup)
+    shot = Snapshot(state.round, state.server, state.clients, state.uploads)
+    (params, buffers), batch = shot.networks(0), Batch(*(t[:images] for t in FOUR))
+    expected = ExpectedUpload(images, setup.defense)
+    played = dry_run.observed(
+        setup.model, Networks(params, buffers), Batch(*(t[None] for t in batch)), expected, seed=0
+    )
+    rng, kept = stream(0, "attacker", dry_run.STREAM, "defence", 0), torch.empty(images, 0, dtype=torch.bool)
+    if dropout:
+        kept = DropoutMask().sample((images,), SamplingContext(setup.model, None), rng)
+        assert 0.3 < float(kept.double().mean()) < 0.7
+    mini = MiniBatch(*batch, {"kept": kept})
+    real = client_message.client_gradient(
+        setup.model, shot, 0, mini, setup.method, ("extractor", "classifier"), RoundClock(1, 1), train=True
+    )
+    if defense.startswith("soteria"):
+        real = setup.defense.representation(real, setup.model, (params, buffers), batch.images)
+    real = setup.defense.message(real, rng) if "message" in setup.defense.places else real
+    for part, net in real.items():
+        for name, t in net.items():
+            torch.testing.assert_close(played.gradients[part][name][0], t)
 
 
 def test_noise_of_a_step_is_in_the_step_and_not_in_the_whole_update():
