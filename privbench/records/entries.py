@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from privbench.scoring import epsilon_bounds
 from privbench.scoring.statistics import CAP_DB
 from privbench.training.history import ROUNDING, Amount, Count, Percent, Rate, Round, StrictModel
 
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
-# Probability of a false alarm of an audit's single releases.
+# Probability of a false alarm of the single releases of all audits of a claim.
 FALSE_ALARM_RATE = 0.001
 # A mean over images; clipped to [0, 1], no error is larger than 1.
 Psnr = Annotated[float, Field(ge=-ROUNDING, le=CAP_DB + ROUNDING)]
@@ -171,10 +172,13 @@ class Audit(StrictModel):
     single_allowed: Rate  # share of right guesses that the claim allows for a single release
     single_p_value: Rate  # probability under the claim of so many right ones, or of a release that goes so far, or more
 
-    @property
-    def contradicted(self) -> bool:
-        """Whether the claim cannot be true: refuted in one run, or in single releases at FALSE_ALARM_RATE."""
-        return self.lower_bound > self.claimed or self.single_p_value < FALSE_ALARM_RATE
+    def contradicted(self, audits: int = 1) -> bool:
+        """Whether the claim cannot be true: refuted in one run, or in single releases at FALSE_ALARM_RATE.
+
+        `audits`: how many there are of the claim; the rates of false alarms are those of all of them together (Bonferroni).
+        """
+        of_run = epsilon_bounds.p_value(self.canaries, self.guesses, self.right, self.claimed, self.delta)
+        return audits * of_run < 1 - epsilon_bounds.CONFIDENCE or audits * self.single_p_value < FALSE_ALARM_RATE
 
 
 class Manifolds(StrictModel):

@@ -35,6 +35,7 @@ LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds 
 CAP_DB = 100.0  # an image's PSNR counts as no more, so that one exact image does not make a mean infinite
 RESAMPLES = 4000  # of numbers that are resampled themselves, as areas under a curve are
 CONFIDENCE = 0.95
+ALPHA = 0.05  # p values below it count as a difference
 MOST_SPAN = 1e300
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 Counts = np.ndarray[Any, np.dtype[np.float64]]

@@ -166,7 +166,7 @@ def orderings(
     else:
         more = (
             "In brackets the 95% interval of Student's t over seeds. No ordering is shown where it holds 0, or where p, adjusted "
-            f"by Holm over the unlike differences of the table, is {comparison.ALPHA} or more."
+            f"by Holm over the unlike differences of the table, is {statistics.ALPHA} or more."
         )
     return f"{render.markdown(head, rows)}\n\n{how} {more}"
 
@@ -178,7 +178,7 @@ def _shown(differences: Collection[Difference]) -> dict[Difference, bool]:
     """
     tested = [each for each in differences if len(each) >= LEAST_SEEDS]
     adjusted = statistics.holm([statistics.p_of_means(each) for each in tested])
-    return {each: p < comparison.ALPHA for each, p in zip(tested, adjusted, strict=True)}
+    return {each: p < statistics.ALPHA for each, p in zip(tested, adjusted, strict=True)}
 
 
 def _ordering(printed_gap: float, difference: Difference, *, is_shown: bool) -> str:

@@ -21,13 +21,12 @@ from scipy import stats
 from privbench.records.entries import Victim
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
-from privbench.scoring.statistics import LEAST_SEEDS, Interval
+from privbench.scoring.statistics import ALPHA, LEAST_SEEDS, Interval
 from reports.records import grouping, measured
 from reports.records.measured import Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
 
-ALPHA = 0.05
 RULE = (
     "Two cells differ where the 95% interval of their difference leaves out 0 and Student's t of the seeds' mean differences, "
     f"adjusted by Holm over the table, has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."

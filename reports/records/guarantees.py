@@ -193,8 +193,9 @@ def columns(record: Record, among: Sequence[Record]) -> dict[str, Any]:
 
 
 def refuted(record: Record) -> list[CheckMessage]:
-    """A claim that cannot be true."""
-    if not any(audit.contradicted for audit in _audits(record)):
+    """A claim that cannot be true: contradicted by the audit of a seed, which is one of several."""
+    audits = _audits(record)
+    if not any(audit.contradicted(len(audits)) for audit in audits):
         return []
     sentence = "the audit contradicts the claimed epsilon, so that it is not to be relied on"
     return [CheckMessage(name="audit-refutes", sentence=sentence)]

@@ -6,6 +6,10 @@ on each: victims of one seed share their networks, and an attack what it trained
 it names every attack that some seeds chose. An attack that does not apply to a seed is no rival there. A row of a ladder may then
 lie below one with less knowledge: rows are monotone in expectation only.
 
+The choice makes the seeds of a row depend on each other, which its interval takes for independent: of ten attacks that gain
+nothing, it would leave out 0 more often than it says. So a gain is significant only where that of one rival by itself is, too, by
+Student's t over seeds, adjusted by Holm over all of them.
+
 Of one seed, or of attacks that were not made on the same seeds, the strongest is chosen on one half of the victims and reported on
 the other, both ways. Halves are fixed: victims in the order of seed, client and digest of their images, every second one, so
 that seeds and clients have equal shares of both. What an attack owes to the luck of a seed's networks is in both halves, and stays.
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import Any
@@ -32,7 +36,8 @@ ORACLE = "L8"  # the rung of the references, which have the victim's own network
 EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
 CHOSEN = (
     "'Strongest' is chosen on the other seeds and reported on each, among attacks that apply to it; of one seed it is chosen on "
-    "one half of the victims and reported on the other, both ways. Rows are monotone in expectation only."
+    "one half of the victims and reported on the other, both ways. Rows are monotone in expectation only. A gain is "
+    "significant only where one of the attacks that were chosen among gains by itself, adjusted (Holm) for how many they are."
 )
 
 
@@ -42,6 +47,7 @@ class Measured:
 
     attacks: tuple[AttackRecord, ...]  # whose victims they are: one, or those that some seeds or halves chose
     victims: tuple[Victim, ...]
+    rivals: tuple[AttackRecord, ...] = ()  # among which they were chosen
 
     @property
     def first(self) -> AttackRecord:
@@ -109,9 +115,20 @@ class Measured:
     def is_significant(self) -> bool:
         """Whether the attack gains significantly over the floor: the interval lies above 0, over enough seeds.
 
-        Not where no image was reconstructed: answers of attacks that failed are better or worse than the floor by accident.
+        Not where no image was reconstructed: answers of attacks that failed are better or worse than the floor by accident. Nor
+        where the attack was chosen among several of which no single one gains, adjusted for their number (see above).
         """
-        return self.reconstructed > 0 and self.gain_db.significantly_above
+        return self.reconstructed > 0 and self.gain_db.significantly_above and self._a_rival_gains
+
+    @cached_property
+    def _a_rival_gains(self) -> bool:
+        if len(self.rivals) < 2:
+            return True
+        rows = [of(r) for r in self.rivals]
+        gaining = [row for row in rows if fmean(row.gains) > 0]
+        p_values = [statistics.seed_level_p(row.gains, row.victims) for row in gaining]
+        # Of Holm's adjusted values the least is the least times how many there are.
+        return any(p is not None and p * len(rows) < statistics.ALPHA for p in p_values)
 
     @property
     def reconstructed(self) -> int:
@@ -169,24 +186,29 @@ def strongest(records: Sequence[AttackRecord]) -> Measured:
         return of(rivals[0])
     part = _parts(rivals)
     if not part:
-        return of(best_record(rivals))
+        return replace(of(best_record(rivals)), rivals=tuple(rivals))
     chosen: dict[int, AttackRecord] = {}
     for this in sorted(set(part.values())):
         # Whoever attacks knows where an attack does not apply, as after sending honest networks, and takes another there.
         able = [r for r in rivals if _applied(_placed(r, part, this, here=True))] or rivals
-        others = [_placed(r, part, this, here=False) for r in able]
-        means = [fmean(v.psnr_db for v in _applied(victims) or victims) for victims in others]
+        means = [_over_floor(r, _placed(r, part, this, here=False)) for r in able]
         chosen[this] = able[means.index(max(means))]
     unlike = {r.id: r for r in chosen.values()}
     if len(unlike) == 1:
-        return of(chosen.popitem()[1])
+        return replace(of(chosen.popitem()[1]), rivals=tuple(rivals))
     victims = [v for this, r in chosen.items() for v in r.victims if part[v.name] == this]
-    return Measured(tuple(unlike.values()), tuple(sorted(victims, key=lambda v: v.name)))
+    return Measured(tuple(unlike.values()), tuple(sorted(victims, key=lambda v: v.name)), tuple(rivals))
 
 
 def _placed(record: AttackRecord, part: Mapping[Name, int], this: int, *, here: bool) -> list[Victim]:
     """An attack's victims of one part, or of all others."""
     return [v for v, name in zip(record.victims, record.names, strict=True) if (part[name] == this) == here]
+
+
+def _over_floor(record: AttackRecord, victims: Sequence[Victim]) -> float:
+    """By how much an attack is above its best floor on some victims, dB, where it applied: rivals may have other victims."""
+    floor = record.floor.name
+    return fmean(v.psnr_db - v.floors[floor] for v in _applied(victims) or victims)
 
 
 def _applied(victims: Sequence[Victim]) -> list[Victim]:

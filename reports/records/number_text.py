@@ -43,8 +43,9 @@ def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
 
     def text(value: float) -> str:
         places = digits if round(value, digits) else nearer
-        # Rounded first, and 0 added, as what rounds to zero has no sign.
-        return f"{round(value, places) + 0.0:{plus}.{places}f}"
+        # 0 is added, as rounding has no sign. What is more keeps it, so that an end below 0 does not read as one above.
+        shown = value if sign and round(value, digits + MORE) else round(value, places) + 0.0
+        return f"{shown:{plus}.{places}f}"
 
     mean, low, high = map(text, (range_.mean, range_.low, range_.high))
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"

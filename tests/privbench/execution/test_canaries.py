@@ -92,7 +92,7 @@ def audited(kind, epsilon=1.0, noise=None, epochs=1, singles=SINGLES):
 @pytest.mark.parametrize("kind", [DPSGD, DPFedAvg])
 def test_a_sound_mechanism_is_not_reported(kind):
     made = audited(kind)
-    assert not made.contradicted
+    assert not made.contradicted()
     assert made.claimed == pytest.approx(1.0, abs=0.01)
     assert made.lower_bound < made.claimed < made.provable
     # As many right guesses as a Gaussian mechanism gives, no fewer: four standard errors.
@@ -103,14 +103,14 @@ def test_a_sound_mechanism_is_not_reported(kind):
 def test_noise_half_as_large_is_caught_by_single_releases_and_not_by_one_run(kind):
     made = audited(kind)
     assert made.single_p_value < FALSE_ALARM_RATE
-    assert made.contradicted
+    assert made.contradicted()
     assert made.lower_bound < made.claimed
 
 
 def test_clipping_forgotten_on_a_small_layer_is_caught_by_single_releases_and_not_by_one_run():
     made = audited(OneLayerUnclipped)
     assert made.single_p_value < FALSE_ALARM_RATE
-    assert made.contradicted
+    assert made.contradicted()
     assert made.lower_bound < made.claimed
 
 
@@ -119,7 +119,7 @@ def test_a_wrong_sampling_rate_is_caught_by_one_run():
     # Noise that is claimed to give an epsilon a little below 1; to solve for it would take ten such accounts.
     made = audited(WrongRate, noise=1.42, epochs=3, singles=100)
     assert made.lower_bound > made.claimed
-    assert made.contradicted
+    assert made.contradicted()
 
 
 def test_a_step_shows_a_canary_in_what_its_stage_trains_alone():
@@ -133,7 +133,7 @@ def test_a_step_shows_a_canary_in_what_its_stage_trains_alone():
     # A true claim of 0.003 or less: 100 guesses are right as often as coins, 80 or more with a probability below 1e-9.
     assert made.claimed < 0.01
     assert made.right < 80
-    assert not made.contradicted
+    assert not made.contradicted()
 
 
 def test_layers_take_turns_and_no_coordinate_is_taken_twice():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from privbench.execution.privacy import in_words
+from privbench.records.entries import Audit
 from privbench.scoring import epsilon_bounds
 from reports.figures import epsilon_curve, sweep_curve
 from reports.records import guarantees, measured, table_checks
@@ -125,6 +126,16 @@ def test_an_audit_that_contradicts_the_claim_is_a_failed_check(audited, refuted)
     r = private(audited=audited)
     names = [message.name for message in table_checks.by_record([r])[r.id]]
     assert ("audit-refutes" in names) == refuted
+
+
+BETWEEN = sum(epsilon_bounds.lower_bound(1000, 124, 110, 1e-5, confidence) for confidence in (0.95, 0.975)) / 2
+
+
+@pytest.mark.parametrize("audited", [audit(p_value=7e-4), audit(claimed=BETWEEN)], ids=["single releases", "one run"])
+def test_the_audits_of_two_seeds_have_the_false_alarms_of_one(audited):
+    """What contradicts a claim that was audited once is too little where it is the worse of two."""
+    assert Audit.model_validate(audited).contradicted()
+    assert not guarantees.refuted(private(audited=audited))
 
 
 @pytest.mark.parametrize(

@@ -220,3 +220,27 @@ def test_an_attack_that_reconstructed_next_to_nothing_is_not_said_to_gain_signif
     assert ("That is a significant gain over the floor: +" in sentences.of_attack(row)) == significant
     nothing = failed + others == len(victims)
     assert ("No image was reconstructed; its answers against the floor: " in sentences.of_attack(row)) == nothing
+
+
+@pytest.mark.parametrize(("others", "significant"), [(0, True), (1, True), (9, False)])
+def test_a_gain_of_the_strongest_of_many_is_significant_only_where_one_gains_adjusted_for_their_number(
+    others, significant
+):
+    """Student's t of these five gains over seeds has p = 0.02: twice that is below 0.05, ten times that is not."""
+    gains = (1.0, 1.2, 0.8, 0.3, 2.0)
+    best = of("staged", lambda v: max(v.floors.values()) + gains[v.seed])
+    weak = [of(f"attack-{k}", lambda v: max(v.floors.values()) - 1.0) for k in range(others)]
+    row = measured.strongest([best, *weak])
+    assert row.attacks == (best,)
+    assert row.gain_db.low > 0
+    assert row.is_significant == significant
+
+
+def test_a_mixture_is_significant_where_one_of_its_attacks_gains_by_itself():
+    """Seeds differ in what they chose; each by itself gains on every seed."""
+    lucky = of("dlg", lambda v: 30.0 if v.seed == 0 else 25.0)
+    steady = of("staged", lambda v: 25.5)
+    row = measured.strongest([lucky, steady])
+    assert len(row.attacks) == 2
+    assert row.rivals == (lucky, steady)
+    assert row.is_significant

@@ -269,6 +269,8 @@ def test_an_attack_that_returns_the_floor_is_not_below_it_and_its_gain_of_zero_h
     rounding = Interval(mean=-1e-7, low=-2e-7, high=-1e-8)
     assert range_text(rounding, sign=True) == "+0.00 [+0.00, +0.00]"
     assert range_text(Interval(mean=-0.006, low=-0.4, high=0.004)) == "-0.01 [-0.40, 0.00]"
+    assert range_text(Interval(mean=0.3, low=-0.001, high=0.6), sign=True) == "+0.30 [-0.00, +0.60]"
+    assert range_text(Interval(mean=-2.3, low=-5.0, high=0.04), sign=True, digits=1) == "-2.3 [-5.0, +0.0]"
 
 
 def test_an_end_that_leaves_out_zero_is_printed_so():
