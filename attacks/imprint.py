@@ -74,6 +74,8 @@ class Imprint(AlignedSettings):
     # 11: as `surrogate`, where the extractor is private; 12: as other defended cells
     noised_features_revision: ClassVar[int] = 12
     dropout_revision: ClassVar[int] = 13  # 13: the dry run's clients drop features
+    update_wire_revision: ClassVar[int] = 14  # 14: updates keep their number format
+    defended_updates_revision: ClassVar[int] = 14  # 14: clips of a message are of the update, not of its gradient
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

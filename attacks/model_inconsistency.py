@@ -42,11 +42,9 @@ class ModelInconsistency:
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages; 4: as `imprint` 11
-    revision: ClassVar[int] = 4
-    # 4: as `surrogate`, where the extractor is private
-    noised_features_revision: ClassVar[int] = 4
-    dropout_revision: ClassVar[int] = 5  # 5: as `imprint` at its revision 13
+    # 1: as `imprint` 9; 2: the dry run counts the target's images; 3: and has the noise of all messages; 4: as `imprint` 11;
+    # 5 under dropout: as `imprint` 13; 6: what was done to the isolated message is known, in the dry run as well
+    revision: ClassVar[int] = 6
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a target that is no client."""

@@ -383,6 +383,8 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
     "wire_revision": lambda cell: cell.wire != "float32",
     "dropout_revision": _drops_features,
+    "defended_updates_revision": lambda cell: cell.observe == "update" and cell.train.defense != "none",
+    "update_wire_revision": lambda cell: cell.observe == "update" and cell.wire != "float32",
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
 

@@ -115,8 +115,9 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     """The update taken for one gradient: -U / (lr K), less SGD's weight decay of the broadcast networks.
 
     It is that for K = 1 and SGD, and near it for small steps. The defence is named SEVERAL_STEPS, so that nothing about rank and
-    signs is taken to be exact. Weight decay stays in what was clipped, by a factor that nobody knows, or rounded entry by entry,
-    and where an active server sent clients different networks.
+    signs is taken to be exact; its number format stays, and that the images of every step were clipped. Weight decay stays in
+    what was clipped, by a factor that nobody knows, or rounded entry by entry, and where an active server sent clients different
+    networks.
     """
     rate, decay = optimiser_of(local).lr * local.steps, _weight_decay(artifact, local)
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
@@ -125,6 +126,8 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
     defense = {"name": SEVERAL_STEPS} | ({"variance": variance} if variance else {})
     defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
+    defense |= {"clips": "example"} if described.CLIPS_IMAGES in described.kinds(artifact.defense) else {}
+    defense |= {n: t for n, t in artifact.defense.items() if n == "wire"}
     if fit.by_entry:
         # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.
         defense |= {n: t for n, t in artifact.defense.items() if n in ("keep", "bits")} | {"signs": fit.signs}
@@ -208,5 +211,5 @@ def _move(
     zero = torch.zeros_like(gradient)
     mean[name] = setting.beta1 * mean.get(name, zero) + (1 - setting.beta1) * gradient
     square[name] = setting.beta2 * square.get(name, zero) + (1 - setting.beta2) * gradient.square()
-    root = (square[name] / (1 - setting.beta2**step) + TINY).sqrt() + ADAM_EPS
-    return setting.lr * mean[name] / (1 - setting.beta1**step) / root
+    first, second = (1 - beta**step if setting.bias_correction else 1.0 for beta in (setting.beta1, setting.beta2))
+    return setting.lr * mean[name] / first / ((square[name] / second + TINY).sqrt() + ADAM_EPS)

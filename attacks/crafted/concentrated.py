@@ -70,14 +70,20 @@ class NoisyFeatures(NamedTuple):
 def least_norm(expected: ExpectedUpload, noise_std: float) -> float | None:
     """The norm that a gradient should have at least: above the clip, or far above noise of that standard deviation.
 
-    None where it is not of one image in one step, or more than clipping and noise is done to it.
+    None where it is not of one image in one step, or more than clipping and noise is done to it. A message that is a step of SGD
+    is as much shorter than its gradient as the learning rate says.
     """
     if expected.batch_size > 1 or not _is_gradient(expected.local):
         return None
     each = described.single(expected.defense.describe())
     if any(described.kinds(one) - data_fit.CLIP - data_fit.NOISE for one in each):
         return None
-    clips = [float(one["clip"]) for one in each if data_fit.CLIP & described.kinds(one)]
+    rate = 1.0 if expected.local is None else optimiser_of(expected.local).lr
+    clips = [
+        float(one["clip"]) / (rate if one.get("where") == "update" else 1.0)
+        for one in each
+        if data_fit.CLIP & described.kinds(one)
+    ]
     return ABOVE_CLIP * min(clips) if clips else min(ABOVE_NOISE * noise_std, LARGEST[expected.wire])
 
 

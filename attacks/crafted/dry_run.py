@@ -249,6 +249,9 @@ def observed(
     )
     if "variance" in defense:
         defense["variance"] = float(defense["variance"]) * expected.noise_factor**2
+    # Of one client the message is the sum, as where it was isolated in one.
+    summed = sums and len(expected.weights) > 1
+    defense = defense if summed else described.of_one_message(defense)
     seen = Artifact(
         method="dry run",
         dataset="auxiliary",
@@ -267,7 +270,7 @@ def observed(
         image_shape=(int(clients.images.shape[2]), int(clients.images.shape[3]), int(clients.images.shape[4])),
         labels=None,
         defense=defense,
-        member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if sums else None,
+        member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if summed else None,
         divided=divided,
     )
     return updates.nearly_gradients(seen)

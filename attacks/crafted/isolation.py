@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.common import labels
+from privbench.defending import described
 from privbench.networks.model import Model
 from privbench.types import Artifact, Networks
 
@@ -35,7 +36,8 @@ def silent(model: Model, broadcast: Networks) -> Networks:
 def standing_alone(artifact: Artifact) -> Artifact:
     """The target's gradients as an artifact of its messages; any other artifact as it is.
 
-    The variance of noise is that of the sum over the target's weight squared; of the last bias, it is another.
+    The variance of noise is that of the sum over the target's weight squared; of the last bias, it is another. The description of
+    the defence is that of one message: a clip, or what was done to entries, is undone as in messages that arrive by themselves.
     """
     if artifact.target is None:
         return artifact
@@ -45,7 +47,7 @@ def standing_alone(artifact: Artifact) -> Artifact:
         part: {name: (t.double() / w.view(-1, *(1,) * (t.ndim - 1))).to(t) for name, t in net.items()}
         for part, net in _with_last_bias(artifact).gradients.items()
     }
-    defense = dict(artifact.defense)
+    defense = described.of_one_message(artifact.defense)
     if "variance" in defense:
         defense["variance"] = float(defense["variance"]) / float(w.square().mean())
     return replace(artifact, gradients=gradients, member_weights=None, target=None, others=None, defense=defense)

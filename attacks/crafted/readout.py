@@ -97,7 +97,7 @@ class Readout:
         if artifact.batch_size > 1:
             problem.check_batch_size(artifact)
             # Noise is negligible beside the gradient unless that was clipped.
-            if is_saturated and not data_fit.of(artifact).clip:
+            if is_saturated and not _was_clipped(artifact):
                 artifact = replace(artifact, defense={"name": saturated.name_of_noise(artifact)})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, progress)
@@ -162,6 +162,11 @@ class Readout:
             inverted = self._through_honest(each.select(alone), knowledge, seed, progress)
             whole = failed_uploads.put(whole, alone, inverted)
         return per_image.folded(whole, artifact.batch_size)
+
+
+def _was_clipped(artifact: Artifact) -> bool:
+    """Whether gradients were, or in a whole update taken for one the images of every step."""
+    return data_fit.of(artifact).clip is not None or artifact.defense.get("clips") == "example"
 
 
 def _claim(artifact: Artifact) -> str:

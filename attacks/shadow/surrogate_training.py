@@ -22,6 +22,7 @@ from torch import Tensor
 from privbench.networks.model import Model
 from privbench.spec import Adam
 from privbench.tensors import Params
+from privbench.training.engine.descent import LATE
 from privbench.types import Batch, LocalTraining
 
 BATCH = 64
@@ -144,11 +145,20 @@ def train(
 
 
 def optimiser_for(leaves: list[Tensor], setting: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """torch's optimiser of what privbench.spec.SGD or Adam say, written out."""
+    """torch's optimiser of what privbench.spec.SGD or Adam say, written out.
+
+    Moments that begin at 0 and are not corrected for that are those of a late step.
+    """
     options = dict(setting)
     if options.pop("kind", "adam") == "sgd":
         return torch.optim.SGD(leaves, **options)
-    return torch.optim.Adam(leaves, betas=(options.pop("beta1"), options.pop("beta2")), **options)
+    corrected = options.pop("bias_correction", True)
+    adam = torch.optim.Adam(leaves, betas=(options.pop("beta1"), options.pop("beta2")), **options)
+    if not corrected:
+        for leaf in leaves:
+            zeros = {"exp_avg": torch.zeros_like(leaf), "exp_avg_sq": torch.zeros_like(leaf)}
+            adam.state[leaf] = {"step": torch.tensor(LATE), **zeros}
+    return adam
 
 
 def train_client(

@@ -81,6 +81,18 @@ def single(description: Mapping[str, Any]) -> list[dict[str, Any]]:
     return each or [dict(description)]
 
 
+def of_one_message(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What was done to one message, by the description of the defence of a sum in which nothing but it stands.
+
+    What only sums is left out. The variance and the number format stay those of the sum.
+    """
+    each = [one for one in single(description) if not one.get("exact")]
+    if _key(1, "name") not in description or not each:
+        return dict(description)
+    one = each[0] if len(each) == 1 else together(each, [False] * len(each))
+    return one | {key: description[key] for key in ("variance", "wire") if key in description}
+
+
 def _key(place: int, key: str) -> str:
     return f"{place}.{key}"
 

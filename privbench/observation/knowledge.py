@@ -212,7 +212,9 @@ def not_modelled(attack: Any, seen: Artifact) -> list[str]:
     if "extractor" not in seen.weights:
         knows = getattr(attack, "knows_private", knows)
         knows = knows - {described.CLIPS_IMAGES} if seen.images_per_client > 1 else knows
-    return sorted(described.kinds(seen.defense) - knows)
+    # Of a client that was isolated in a sum, its message stands there by itself.
+    defense = seen.defense if seen.target is None else described.of_one_message(seen.defense)
+    return sorted(described.kinds(defense) - knows)
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:

@@ -19,6 +19,7 @@ from attacks.posterior import Posterior
 from attacks.staged import Staged
 from defenses.clip import Clip
 from defenses.common import clipping
+from defenses.dp_adam import DPAdam
 from defenses.dp_sgd import DPSGD
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
@@ -235,6 +236,18 @@ class Listening:
 
     def reconstruct(self, seen, known, *_):
         self.given.append(known.auxiliary)
+
+
+@pytest.mark.parametrize("defense", [DPSGD(noise=1.0, clip=0.3), DPAdam(noise=1.0, clip=0.3)], ids=["sgd", "adam"])
+def test_a_batch_in_a_whole_update_of_clipped_and_noised_steps_is_read(defense):
+    """The noise is far from negligible beside a clipped gradient, so that no rank counts images."""
+    local = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+    known = replace(KNOWN, expected=ExpectedUpload(4, defense, local=local))
+    attack = Imprint(rehearsal_images=0, feature_steps=5)
+    made = attack.craft(MODEL, honest_networks(), known, 0)
+    victims = Batch(smooth_images(4)[None], torch.tensor([[3, 2, 9, 1]]))
+    seen = dry_run.observed(MODEL, Networks(networks() | made.params, {}), victims, known.expected, 0)
+    assert bool(attack.readout.read(seen, KNOWN, 0, no_progress).images.isfinite().all())
 
 
 def test_a_batch_of_clipped_and_noised_gradients_is_read_and_not_taken_for_one_of_more_images():

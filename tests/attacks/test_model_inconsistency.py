@@ -376,3 +376,19 @@ def test_a_client_isolated_under_clipping_and_noise_is_read_off_a_concentrated_c
     answer = ModelInconsistency(**SETTINGS).reconstruct(seen, known, 0)
     floor = psnr_of(no_information.class_mean(seen, known), truth)
     assert float((psnr_of(answer, truth) - floor).mean()) > 5
+
+
+def test_a_clip_of_the_isolated_message_is_undone(tmp_path):
+    """As of one that arrives by itself; a gradient that a clip has shortened tells no image where nobody undoes that."""
+    seen, truth, _, setup, known = attacked(tmp_path, "clip:1+secure-aggregation")
+    stands = isolation.standing_alone(seen)
+    assert stands.defense == setup.defense.members[0].describe()
+    whole = [t.double().flatten(1) for net in stands.gradients.values() for t in net.values()]
+    norm = torch.stack([t.square().sum(1) for t in whole]).sum(0).sqrt()
+    # Up to the last bias, which is read off the last weights.
+    torch.testing.assert_close(norm, torch.ones_like(norm), rtol=1e-2, atol=0)
+    attack = ModelInconsistency(**SETTINGS)
+    score = float(psnr_of(attack.reconstruct(seen, known, 0), truth).mean())
+    untold = replace(seen, defense={"name": "secure-aggregation", "exact": True})
+    assert score > 20 > float(psnr_of(attack.reconstruct(untold, known, 0), truth).mean())
+    assert knowledge.not_modelled(attack, seen) == []

@@ -25,7 +25,7 @@ from privbench import presets, written_defense
 from privbench.errors import UserError
 from privbench.execution import one_attack
 from privbench.observation import artifact_files as artifacts
-from privbench.observation import local_update, observe
+from privbench.observation import local_update, observe, wire
 from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
@@ -36,6 +36,7 @@ from tests.builders.small_artifacts import artifact, central_network, digits, lo
 CPU = torch.device("cpu")
 SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 1e-3})
 ADAM = LocalSteps(3, {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "weight_decay": 1e-4})
+UNCORRECTED = LocalSteps(3, ADAM.optimiser | {"bias_correction": False})
 OPTIMISERS = {
     "sgd": (SGD, torch.optim.SGD, {"lr": 0.2, "weight_decay": 1e-3}),
     "adam": (ADAM, torch.optim.Adam, {"lr": 0.003, "weight_decay": 1e-4}),
@@ -210,6 +211,27 @@ def test_the_weight_decay_of_sgd_is_no_part_of_the_gradient(untrained):
     far = [as_gradient(two, one).gradients["classifier"]["fc1.weight"] - gradient.gradients["classifier"]["fc1.weight"]
            for one in (local._replace(steps=2), LocalSteps(2, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}))]  # fmt: skip
     assert far[0].norm() < 0.5 * far[1].norm()
+
+
+def test_adam_without_bias_correction_is_simulated_as_clients_step(untrained):
+    """Against the suite's own steps; where an entry's gradient is near its rounding error the step says nothing of it."""
+    seen, truth = seen_by(untrained, UNCORRECTED)
+    posed = problem.make(as_gradient(seen, UNCORRECTED), 0)
+    for v in range(2):
+        made = local_change(posed, truth.images[v].double(), truth.labels[v], UNCORRECTED)
+        for key, change in made.items():
+            part, n = key.split("/")
+            observed = seen.updates[part][n][v].double()
+            # With the correction the first step alone is a third as long.
+            assert (change - observed).norm() < 0.05 * observed.norm(), key
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp16"])
+@pytest.mark.parametrize("defense", [{"name": "clip", "clip": 1.0}, {"name": "rounded"}])
+def test_an_update_taken_for_a_gradient_keeps_its_number_format(form, defense, untrained):
+    update = replace(seen_by(untrained, SGD)[0], defense=defense | {"wire": form})
+    assert as_gradient(update, SGD).defense["wire"] == form
+    assert wire.spacing(as_gradient(update, SGD).defense) == wire.spacing(update.defense) > wire.spacing({})
 
 
 def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):

@@ -349,3 +349,27 @@ def test_a_dry_run_of_a_sum_is_observed_as_a_sum():
     assert seen.member_weights.tolist() == [[n / sum(SIZES) for n in SIZES]]
     assert described.kinds(seen.defense) == {"clip images", "noise"}
     assert seen.defense["variance"] == pytest.approx((0.1 / 2) ** 2 * sum((n / sum(SIZES)) ** 2 for n in SIZES))
+
+
+@pytest.mark.parametrize(
+    ("written", "of_one"),
+    [
+        ("clip:1+secure-aggregation", "clip:1"),
+        ("clip:1+gaussian:0.001+secure-aggregation", "clip:1+gaussian:0.001"),
+        ("dp-fedavg:noise=0.1,clip=2+secure-aggregation", "dp-fedavg:noise=0.1,clip=2"),
+        ("prune:0.1+quantize:4+secure-aggregation", "prune:0.1+quantize:4"),
+        ("sign", "sign"),
+    ],
+)
+def test_one_message_of_a_sum_is_described_without_it(written, of_one):
+    whole, alone = (
+        defended_upload.described(written_defense.create(one, "update"), None, 1, "fp16") for one in (written, of_one)
+    )
+    assert described.of_one_message(whole) == alone
+    assert described.kinds(described.of_one_message(whole)) == described.kinds(alone)
+
+
+@pytest.mark.parametrize("written", ["secure-aggregation", "gaussian:0.001+secure-aggregation"])
+def test_a_description_that_is_that_of_one_message_already_stays(written):
+    whole = written_defense.create(written, "update").describe()
+    assert described.of_one_message(whole) == whole

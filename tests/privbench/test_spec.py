@@ -460,7 +460,7 @@ def is_named_by(cell, wanted, other):
     return presets.is_of_today(cell)
 
 
-@pytest.mark.parametrize("attack", ["imprint", "client-rows", "fishing", "model-inconsistency", "seer"])
+@pytest.mark.parametrize("attack", ["imprint", "client-rows", "fishing", "seer"])
 def test_what_a_dry_run_says_of_dropped_features_has_a_revision_of_its_own(attack):
     """Said by a setting, or by a method of its own accord on a backbone; a user's method is not imported to ask it."""
 

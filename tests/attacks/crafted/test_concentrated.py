@@ -213,6 +213,30 @@ def test_the_dry_run_tries_it_beside_others_where_nothing_is_both_clipped_and_no
     assert [concentrated.is_concentrated(one.params["classifier"]) for one in made] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("defense", "rate"),
+    [(Clip(CLIP), 0.01), (DPFedAvg(noise=0.02, clip=CLIP), 0.01), (DPSGD(noise=0.02, clip=CLIP), 1.0)],
+)
+def test_a_clip_of_the_message_is_of_a_step_as_long_as_the_rate_says(defense, rate):
+    local = LocalSteps(1, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0})
+    of_gradient, of_update = (
+        concentrated.least_norm(ExpectedUpload(1, defense, local=one), 0.0) for one in (None, local)
+    )
+    assert of_update == pytest.approx(of_gradient / rate)
+    # The step is then longer than the clip allows, by as much as a gradient would be.
+    head = concentrated.crafted(networks()["classifier"], of_update)
+    seen = dry_run.observed(
+        MODEL,
+        Networks(networks() | {"classifier": head}, {}),
+        Batch(X[:, None], Y[:, None]),
+        ExpectedUpload(1, NoDefense()),
+        0,
+    )
+    norm = sum(t.double().square().flatten(1).sum(1) for net in seen.gradients.values() for t in net.values()).sqrt()
+    sent = norm * (0.01 if rate != 1 else 1)
+    assert bool((sent > CLIP).all())
+
+
 def test_private_extractors_get_it_under_any_noise():
     """An honest classifier gives the same features without noise, and nobody could try which is better."""
     assert concentrated.is_concentrated(expecting(Gaussian(0.1), C).params["classifier"])

@@ -35,6 +35,8 @@ from privbench.errors import AttackRefused
 from privbench.execution import one_attack
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
+from privbench.spec import Adam
+from privbench.training.engine import descent
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 from tests.test_contracts import trust_surrogates
@@ -355,6 +357,22 @@ def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
         MODEL, [[networks(5)["extractor"]]] * 3, prior, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
     )
     torch.testing.assert_close(end.x[:, 0].flatten(1), (prior.means[Y] + 1) / 2)
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_shadow_client_steps_by_adam_as_clients_do(corrected):
+    setting = Adam(lr=1e-2, weight_decay=1e-3, bias_correction=corrected)
+    rng = stream(0, "adam")
+    theirs, ours = (torch.ones(5), torch.ones(5).requires_grad_())
+    mean, square, count = torch.zeros(5), torch.zeros(5), torch.tensor(0.0)
+    optimiser = surrogate_training.optimiser_for([ours], setting.model_dump())
+    for _ in range(4):
+        gradient = torch.randn(5, generator=rng)
+        count += 1
+        descent.descend([theirs], [gradient], [mean], [square], [count], setting)
+        ours.grad = gradient.clone()
+        optimiser.step()
+        torch.testing.assert_close(ours.detach(), theirs)
 
 
 def test_training_through_the_frozen_classifier_lowers_the_cross_entropy_and_leaves_the_classifier_alone():
