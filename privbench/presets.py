@@ -79,6 +79,9 @@ QUICK_BACKBONES: dict[str, dict[str, Any]] = {
 # Far slower to train and to attack on a CPU.
 SLOW_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet", "vit")
 SLOW_QUICK_VICTIMS = 4
+# Which have batch norm, of whose whole updates UPDATES_REVISION is.
+NORMALISED_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet")
+UPDATES_REVISION = 1  # 1: steps on one image are taken in eval mode
 LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain
 KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
 UPLOADS_PER_ROUND = 12  # of each attacked client, of a server that keeps what it was sent
@@ -329,14 +332,15 @@ def revision_of(cell: CellSpec) -> int:
 
     0 without an attack, and of a class that says none. A class says of which cells its numbers changed: of all, or of one kind of
     them, so that all others keep their names. This is the highest of those that it declares among REVISIONS and whose kind the cell
-    is of. Of batches behind a loss on imitated features LABELS_REVISION is added, as all attacks share their labels. UserError
-    where the attack cannot be imported.
+    is of. Of batches behind a loss on imitated features LABELS_REVISION is added, as all attacks share their labels, and of updates
+    of networks with batch norm UPDATES_REVISION. UserError where the attack cannot be imported.
     """
     if cell.attack is None:
         return 0
     plugin = registry.resolve("attack", cell.attack)
     own = max(int(getattr(plugin, name, 0)) for name, belongs in REVISIONS.items() if belongs(cell))
-    return own + (LABELS_REVISION if cell.batch_size > 1 and _trains_on_imitated_features(cell.train) else 0)
+    own += LABELS_REVISION if cell.batch_size > 1 and _trains_on_imitated_features(cell.train) else 0
+    return own + (UPDATES_REVISION if cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES else 0)
 
 
 def is_of_today(cell: CellSpec) -> bool:

@@ -153,6 +153,13 @@ class Nets:
             self._divergences.append(bottleneck.divergence(self.params["classifier"], entering).mean())
         return self._call("classifier", entering, drawn.eps)
 
+    def in_eval_mode(self) -> Nets:
+        """The same networks, none of which is trained: with running statistics where they normalise."""
+        return Nets(
+            self.model, self.params, self.buffers, received=self._received, clients=self.clients, weights=self._weights,
+            counts=self._counts,
+        )  # fmt: skip
+
     def penalised(self, loss: Tensor) -> Tensor:
         """A stage's loss + beta KL of the bottleneck, the mean over the loss's sampled passes; the loss itself without any."""
         if not self._divergences:

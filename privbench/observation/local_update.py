@@ -1,9 +1,10 @@
 """A client's whole local update: how its networks change in K steps on the victim batch, taken by the suite's own engine.
 
 The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
-mini-batch holds, from one shuffle after another, which no server sees. Images are not flipped. The optimiser is that of the task
-stage with fresh moments, or that of a defence of single images, or plain SGD at a rate of its own. The loss is the one whose
-gradient would be attacked (privbench/observation/client_message.py).
+mini-batch holds, from one shuffle after another, which no server sees. Images are not flipped. Steps on one image are taken in eval
+mode, as its gradient is (privbench.networks.model.Model.train_mode). The optimiser is that of the task stage with fresh moments, or
+that of a defence of single images, or plain SGD at a rate of its own. The loss is the one whose gradient would be attacked
+(privbench/observation/client_message.py).
 A server that receives weights in place of gradients computes this change from them. It knows K, the size of mini-batches and the
 optimiser, as federated protocols fix them.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from privbench import written_defense
 from privbench.data.tasks import TaskShape
 from privbench.defense import Defense
-from privbench.methods.base import Loss, Method, MiniBatch, Phase, RoundClock, Stage
+from privbench.methods.base import Loss, Method, MiniBatch, Nets, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import SGD, CellSpec, Optimiser, Schedule, optimiser
@@ -107,9 +108,10 @@ def change_in_steps(
     model, (params, buffers) = start.model, start.networks
     before = {p: {n: t.detach().clone() for n, t in params[p].items()} for p in CLASSIFICATION}
     replica = Replica(before, {p: dict(buffers.get(p, {})) for p in CLASSIFICATION})
-    phase = Phase((Stage("local", CLASSIFICATION, start.loss, "task"),), "local_epochs")
-    job = PhaseRun(model, phase, start.clock, {"local": optimiser_of(local)})
     samples, sample = len(batch.labels), None
+    loss = start.loss if model.train_mode(local.batch or samples) else _in_eval_mode(start.loss)
+    phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
+    job = PhaseRun(model, phase, start.clock, {"local": optimiser_of(local)})
     if at_steps.example is not None:
         drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
         order, sample = (
@@ -127,6 +129,16 @@ def change_in_steps(
     )
     run_alone(job, [replica], [start.around], [plan], [at_steps])
     return {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in CLASSIFICATION}
+
+
+def _in_eval_mode(loss: Loss) -> Loss:
+    """A loss of networks that are trained, and evaluated as if they were not."""
+
+    def evaluated(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
+        still = nets.in_eval_mode()
+        return still.penalised(loss(still, batch, clock))
+
+    return evaluated
 
 
 def rows_of_steps(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:

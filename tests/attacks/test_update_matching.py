@@ -29,6 +29,7 @@ from privbench.observation import local_update, observe, wire
 from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
+from privbench.training.state import Snapshot
 from privbench.types import Batch, Knowledge, LocalSteps, no_progress
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, central_network, digits, logits, networks, smooth_images, update
@@ -224,6 +225,25 @@ def test_adam_without_bias_correction_is_simulated_as_clients_step(untrained):
             observed = seen.updates[part][n][v].double()
             # With the correction the first step alone is a third as long.
             assert (change - observed).norm() < 0.05 * observed.norm(), key
+
+
+@pytest.mark.parametrize("defense", ["none", "secure-aggregation"])
+def test_steps_on_one_image_are_taken_on_running_statistics_as_its_gradient_is(defense):
+    """Of a network with batch norm: it has no batch to be normalised by. Simulated at the true images they are the client's own."""
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, backbone="convnet", defense=defense)
+    setup, local = harness.prepare(each, digits_federation((20, 20)), CPU), LocalSteps(2, SGD.optimiser)
+    state = harness.initial(setup)
+    shot = Snapshot(0, state.server, state.clients, state.uploads)
+    seen, truth = seen_by((setup, shot), local, batch_size=1, victims=1)
+    posed = problem.make(as_gradient(seen, local), 0)
+    weights = None if seen.image_weights is None else seen.image_weights[0]
+    made = local_change(posed, truth.images[0].double(), truth.labels[0], local, weights)
+    for key, change in made.items():
+        part, n = key.split("/")
+        observed = seen.updates[part][n][0].double()
+        # Single precision rounds weights of size 1 once a step, fixed point the sum.
+        error = 1e-3 * float(change.abs().max()) + 4 * torch.finfo(torch.float32).eps
+        assert float((change - observed).abs().max()) < error, key
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp16"])

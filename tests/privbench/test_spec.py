@@ -478,6 +478,17 @@ def test_what_a_dry_run_says_of_dropped_features_has_a_revision_of_its_own(attac
     )
 
 
+def test_updates_of_networks_with_batch_norm_have_a_revision_of_their_own():
+    def of(backbone, observe):
+        train = presets.train_spec("smoke", "digits", "fedavg", backbone=backbone)
+        return presets.cell_spec(
+            "smoke", train, "update-matching" if observe == "update" else "dlg", observe=observe
+        ).attack_revision
+
+    assert of("convnet", "update") == of("resnet18", "update") == of("lenet5", "update") + presets.UPDATES_REVISION
+    assert of("convnet", "gradient") == of("lenet5", "gradient")
+
+
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     of = partial(revision, "calibrated")
     plain, noised = of("fedsplit"), of("fedsplit", "gaussian:0.001")
