@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.common import labels, updates
+from attacks.common import failed_uploads, labels, updates
 from attacks.common.data_fit import CLIP, NOISE
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
@@ -62,6 +62,9 @@ def counted(artifact: Artifact) -> Tensor:
     if bool((recovered < 0).any()):
         raise UserError("the uploads hold no gradient of the classifier, which would show the labels")
     each = labels.probabilities(artifact).sum(1).double()
+    if artifact.labels is None:
+        # An upload that is not finite, or zero throughout, says nothing of its labels.
+        each = each.where(failed_uploads.is_sound(artifact)[:, None], 0.0)
     clients = artifact.client.unique()
     return torch.stack([each[artifact.client == client].sum(0) for client in clients])
 

@@ -44,6 +44,7 @@ class LearnedInverse:
     knows: ClassVar[frozenset[str]] = NOISE
     presets: ClassVar[Presets] = {"smoke": {"epochs": 2}}
     revision: ClassVar[int] = 1  # 1: the label is an input
+    dropout_revision: ClassVar[int] = 2  # 2: what it trains on loses features as well
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -63,7 +64,7 @@ class LearnedInverse:
             {
                 "epochs": self.epochs, "lr": self.lr, "variance": posed.variance, "seed": seed, "told": labels_known,
                 "revision": self.revision,
-            },
+            } | ({"dropout": artifact.model.dropout} if artifact.model.dropout else {}),
             [*posed.weights["extractor"].values(), *posed.weights["classifier"].values(), *auxiliary],
             lambda: signal_decoder.train(posed, auxiliary, labels_known, self.epochs, self.lr, seed, progress),
             auxiliary.images.device,

@@ -67,6 +67,7 @@ class Staged:
     }
     # 1: another prior, and several starts, under noise; 2: layerwise inversion takes dL/dh from C's gradient
     revision: ClassVar[int] = 2
+    dropout_revision: ClassVar[int] = 4  # 4: no matching where a defence hides which features were dropped
     wire_revision: ClassVar[int] = 3  # 3: the errors of layerwise inversion are those of the number format
 
     def reconstruct(

@@ -67,6 +67,9 @@ class UpdateMatching:
     # 1: under noise `staged`, where it begins, is another; 2: the noise's likelihood; 3: it begins without SGD's weight decay,
     # and labels of batches moved by Adam are other ones; 4: from layerwise images as well
     revision: ClassVar[int] = 4
+    dropout_revision: ClassVar[int] = 5  # 5: one step drops the features that its update shows to be dropped
+    # 5: one step samples by the bottleneck's own draw; a clip of its gradient is none of the change
+    defended_updates_revision: ClassVar[int] = 5
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

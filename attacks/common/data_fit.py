@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from privbench.defending import described
+from privbench.observation.local_update import optimiser_of
+from privbench.spec import SGD
 from privbench.types import CLASSIFICATION, Artifact
 
 # What attacks name in `knows` (privbench.defending.described.kinds).
@@ -64,16 +66,28 @@ def of(artifact: Artifact) -> DataFit:
     """What the artifact's description of its defence says; PLAIN for one that does none of this."""
     kinds, settings = described.kinds(artifact.defense), artifact.defense
     by_image = described.CLIPS_IMAGES in kinds
-    # Of a whole update, the images were clipped in every step: no one scale undoes that.
-    clipped = "clip" in kinds or (by_image and artifact.local is None)
     return DataFit(
-        clip=float(settings["clip"]) if clipped else None,
+        clip=_clip(artifact) if {"clip", described.CLIPS_IMAGES} & kinds else None,
         by_image=by_image,
         norm_seen=not by_image or set(CLASSIFICATION) <= set(artifact.gradients),
         pruned="prune" in kinds,
         levels=2 ** (int(settings["bits"]) - 1) - 1 if "quantize" in kinds else None,
         signs="sign" in kinds,
     )
+
+
+def _clip(artifact: Artifact) -> float | None:
+    """C of what was sent.
+
+    None of whole updates in whose several steps gradients were clipped, or those of single images: no one scale undoes that.
+    """
+    bound, local = float(artifact.defense["clip"]), artifact.local
+    if local is None or artifact.defense.get("where") != "step":
+        return bound
+    setting = optimiser_of(local)
+    by_image = artifact.defense.get("clips") == "example"
+    # One step of SGD is as much shorter than its gradient as the learning rate says.
+    return bound * setting.lr if isinstance(setting, SGD) and local.steps == 1 and not by_image else None
 
 
 def clip_scale(fit: DataFit, candidate: Tensor, cross: Tensor) -> Tensor:

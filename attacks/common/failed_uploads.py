@@ -19,11 +19,16 @@ from privbench import tensors
 from privbench.types import Artifact, Reconstruction
 
 
-def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
-    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
+def is_sound(artifact: Artifact) -> Tensor:
+    """Which uploads are finite and not zero throughout, [V] bool."""
     gradients = [g for net in (artifact.gradients or artifact.updates).values() for g in net.values()]
     nonzero = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
-    sound = torch.nonzero(tensors.finite_rows(*gradients) & nonzero)[:, 0]
+    return tensors.finite_rows(*gradients) & nonzero
+
+
+def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
+    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
+    sound = torch.nonzero(is_sound(artifact))[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, recovered = problem.grey_start(artifact), labels.recover(updates.labelled_gradients(artifact))

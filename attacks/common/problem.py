@@ -98,6 +98,11 @@ def shows_dropout(artifact: Artifact) -> bool:
     return bool(artifact.model.dropout) and not data_fit.of(artifact).pruned
 
 
+def hides_dropout(posed: InversionProblem) -> bool:
+    """Whether features were dropped, and the gradient does not show which."""
+    return bool(posed.model.dropout) and MASK not in posed.observed
+
+
 def beside_gradients(artifact: Artifact, dtype: torch.dtype) -> dict[str, Tensor]:
     """MASK, COLUMNS and NOISE as far as the gradients of an artifact show them, and WEIGHTS."""
     data: dict[str, Tensor] = {}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from attacks.common import bottleneck, data_fit, labels
-from attacks.common.problem import InversionProblem
+from attacks.common.problem import MASK, InversionProblem
 from privbench.defending import described
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
@@ -25,6 +26,8 @@ from privbench.types import Artifact, LocalSteps
 SEVERAL_STEPS = "local steps"  # in place of the name of a defence, of an update that is taken for a gradient
 TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
 LOST = 0.2  # and above which it does not count
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+ROUNDINGS = 2.0  # up to which what is left of a weight decay counts as nothing
 TINY = 1e-40  # in place of a division by 0, and under Adam's root, which has no slope at 0
 
 
@@ -78,7 +81,8 @@ def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
             short = (1 - u.abs()).clamp_min(error.expand_as(u))  # eps / (|g| + eps)
             relative = error / short
             trust[f"{part}/{name}"] = torch.where(relative < LOST, 1 / (1 + (relative / TRUSTED).square()), 0.0)
-            updates[part][name] = setting.weight_decay * theta - ADAM_EPS * u / short
+            left = setting.weight_decay * theta - ADAM_EPS * u / short
+            updates[part][name] = _with_zeros(artifact, left, ADAM_EPS * error / short.square())
     sgd = {"kind": "sgd", "lr": 1.0, "weight_decay": 0.0}
     return replace(artifact, updates=updates, local=LocalSteps(1, sgd)), trust
 
@@ -122,7 +126,14 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     rate, decay = optimiser_of(local).lr * local.steps, _weight_decay(artifact, local)
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
     if decay:
-        gradients = {p: {n: t - decay * artifact.weights[p][n] for n, t in net.items()} for p, net in gradients.items()}
+        theta, ulp = artifact.weights, torch.finfo(torch.float32).eps
+        gradients = {
+            p: {
+                n: _with_zeros(artifact, t - decay * theta[p][n], ulp * theta[p][n].abs() / rate)
+                for n, t in net.items()
+            }
+            for p, net in gradients.items()
+        }
     variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
     defense = {"name": SEVERAL_STEPS} | ({"variance": variance} if variance else {})
     defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
@@ -132,6 +143,16 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
         # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.
         defense |= {n: t for n, t in artifact.defense.items() if n in ("keep", "bits")} | {"signs": fit.signs}
     return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)
+
+
+def _with_zeros(artifact: Artifact, left: Tensor, rounding: Tensor) -> Tensor:
+    """What is left of an update without its weight decay: 0 within a few times its rounding, where zeros tell what was dropped.
+
+    Theta is stored in single precision, so that the decay of a parameter that no feature reached does not cancel.
+    """
+    if not artifact.model.dropout:
+        return left
+    return torch.where(left.abs() <= ROUNDINGS * rounding, 0.0, left)
 
 
 def _weight_decay(artifact: Artifact, local: LocalSteps) -> float:
@@ -149,32 +170,52 @@ def observed(artifact: Artifact) -> dict[str, Tensor]:
 
 
 def local_change(
-    posed: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps, weights: Tensor | None = None
+    posed: InversionProblem,
+    x: Tensor,
+    y: Tensor,
+    local: LocalSteps,
+    weights: Tensor | None = None,
+    drawn: Mapping[str, Tensor] = NOTHING,
 ) -> dict[str, Tensor]:
     """Networks after the local steps on x [B, C, H, W], y [B] minus networks before, by "<part>/<parameter>".
 
     Of several clients' images the sum of the changes that each takes by itself, by what its images count for (`weights` [B], alike
-    by default).
+    by default). `drawn` has what `shown_draws` are to every step of one client.
     """
     if posed.senders == 1:
-        return _change_of_one(posed, x, y, local)
+        return _change_of_one(posed, x, y, local, drawn)
     shares = (
         x.new_full((posed.senders,), 1 / posed.senders) if weights is None else weights.view(posed.senders, -1).sum(1)
     )
     each = [
-        _change_of_one(posed, *one, local) for one in zip(x.chunk(posed.senders), y.chunk(posed.senders), strict=True)
+        _change_of_one(posed, *one, local, NOTHING)
+        for one in zip(x.chunk(posed.senders), y.chunk(posed.senders), strict=True)
     ]
     return {name: sum((w * change[name] for w, change in zip(shares, each, strict=True)), torch.zeros_like(t))
             for name, t in each[0].items()}  # fmt: skip
 
 
-def _change_of_one(posed: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:
+def shown_draws(posed: InversionProblem, local: LocalSteps) -> dict[str, Tensor]:
+    """What one step of one client shows of its own draws: MASK of dropout and NOISE of a bottleneck, as far as they are known.
+
+    Of several steps, each of which draws anew, nothing: they are simulated with all features and the bottleneck's mean.
+    """
+    if local.steps > 1 or posed.senders > 1:
+        return {}
+    return {name: posed.observed[name] for name in (MASK, bottleneck.NOISE) if name in posed.observed}
+
+
+def _change_of_one(
+    posed: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps, drawn: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """The same of one client's images."""
     extractor, classifier = posed.model.net("extractor"), posed.model.net("classifier")
 
     def loss(params: Parts) -> Tensor:
         h, _ = extractor.apply(params["extractor"], posed.buffers["extractor"], x, train=posed.train)
-        logits, _ = classifier.apply(params["classifier"], posed.buffers["classifier"], h, train=posed.train)
+        h = h * drawn[MASK] if MASK in drawn else h
+        sampling = bottleneck.sampling(posed.model, drawn.get(bottleneck.NOISE))
+        logits, _ = classifier.apply(params["classifier"], posed.buffers["classifier"], h, *sampling, train=posed.train)
         return posed.model.loss(logits, y) + bottleneck.divergence(posed.model, params["classifier"], h)
 
     setting, params = optimiser_of(local), posed.weights

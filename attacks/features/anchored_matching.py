@@ -86,7 +86,8 @@ class AnchoredMatching:
             read = closed_form.with_noise(artifact) if posed.variance else None
             noised = (features, None) if read is None else (read[0].batched(), read[1])
             end = self.invert(posed, *noised, start, progress)
-            if not posed.extractor_known:
+            # Whose gradients would match, were nothing dropped that nobody sees, is another image.
+            if not posed.extractor_known or problem.hides_dropout(posed):
                 return batched.reconstruction(end, 1, posed.labels)
             start, spent = end.x, end.evaluations
         end = self.match(posed, features, start, progress)

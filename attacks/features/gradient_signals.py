@@ -27,17 +27,26 @@ class Signals(NamedTuple):
     y: Tensor  # [N, Y] probabilities; of `simulated` ones the error p - e_y as attacks/common/labels.py estimates it without noise
 
 
-def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool) -> Signals:
+def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool, rng: torch.Generator) -> Signals:
     """The signals of every auxiliary image's gradient at the problem's networks, without noise.
 
-    Its y is the label itself where labels are known (`labels_known`).
+    Its y is the label itself where labels are known (`labels_known`). A model with dropout drops features, drawn from `rng`.
     """
     extractor, classifier = posed.model.net("extractor"), posed.model.classifier
     assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
     first = str(classifier.features_layer)
 
-    def loss(leaves: Parts, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    shape = (len(auxiliary.labels), 1, *posed.model.feature_shape)
+    kept = (
+        torch.ones(shape)
+        if not posed.model.dropout
+        else torch.empty(shape).bernoulli_(1 - posed.model.dropout, generator=rng)
+    )
+    kept = kept.to(auxiliary.images) / (1 - posed.model.dropout)
+
+    def loss(leaves: Parts, x: Tensor, y: Tensor, kept: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         h, _ = extractor.apply(leaves["extractor"], posed.buffers["extractor"], x[None], train=posed.train)
+        h = h * kept if posed.model.dropout else h
         params = posed.weights["classifier"] | leaves["classifier"]
         logits, inputs = classifier.linear_layers(params, h)
         task = posed.model.loss(logits, y[None]) + bottleneck.divergence(posed.model, params, h)
@@ -48,8 +57,8 @@ def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool) -> 
         "classifier": {f"{first}.bias": posed.weights["classifier"][f"{first}.bias"]},
     }
 
-    def one(x: Tensor, y: Tensor) -> Tensor:
-        gradient, (h, logits, last) = grad(loss, has_aux=True)(leaves, x, y)
+    def one(x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+        gradient, (h, logits, last) = grad(loss, has_aux=True)(leaves, x, y, kept)
         label = (torch.arange(len(logits), device=y.device) == y).to(logits)
         error = logits.softmax(0) - label
         error = labels.estimate(posed.model, error, error * last.sum(), len(last)) if posed.variance else error
@@ -57,10 +66,11 @@ def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool) -> 
             gradient["classifier"][f"{first}.bias"], h, _flat(gradient["extractor"]), label if labels_known else error,
         ])  # fmt: skip
 
-    pairs = zip(auxiliary.images.split(PIECE), auxiliary.labels.split(PIECE), strict=True)
-    rows = torch.cat([each_of(one)(x, y) for x, y in pairs]).detach()
+    pieces = zip(*(t.split(PIECE) for t in (*auxiliary, kept)), strict=True)
+    rows = torch.cat([each_of(one)(*piece) for piece in pieces]).detach()
     widths = [*posed.weights["classifier"][f"{first}.weight"].shape, posed.model.classes]
-    return Signals(*rows.split([*widths[:2], rows.shape[1] - sum(widths), widths[2]], 1))
+    signals = Signals(*rows.split([*widths[:2], rows.shape[1] - sum(widths), widths[2]], 1))
+    return signals._replace(h=_features(posed, signals.h))
 
 
 def noised(signals: Signals, posed: InversionProblem, labels_known: bool, rng: torch.Generator) -> Signals:
@@ -93,11 +103,16 @@ def observed(posed: InversionProblem, y: Tensor) -> Signals:
     first = posed.model.classifier.features_layer
     rows, bias = (posed.observed[f"classifier/{first}.{name}"] for name in ("weight", "bias"))
     e = torch.cat([posed.observed[f"extractor/{n}"].flatten(1) for n in posed.weights["extractor"]], 1)
-    h = closed_form.least_squares(rows, bias)
-    if not posed.variance:
-        entered, pruned = h.unflatten(1, posed.model.feature_shape), problem.COLUMNS in posed.observed
-        h = closed_form.undropped(posed.model, entered, closed_form.ZERO, pruned=pruned).h.flatten(1)
+    h = _features(posed, closed_form.least_squares(rows, bias), pruned=problem.COLUMNS in posed.observed)
     return Signals(bias, h, e, y.to(e))
+
+
+def _features(posed: InversionProblem, entered: Tensor, *, pruned: bool = False) -> Tensor:
+    """What entered the classifier [N, n], with those features filled in that are seen to be missing; as it is under noise."""
+    if posed.variance:
+        return entered
+    shaped = entered.unflatten(1, posed.model.feature_shape)
+    return closed_form.undropped(posed.model, shaped, closed_form.ZERO, pruned=pruned).h.flatten(1)
 
 
 def _flat(params: Params) -> Tensor:

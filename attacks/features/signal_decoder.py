@@ -37,7 +37,7 @@ def train(
     """The network of the best epoch, and "trace": the lowest error on held-out images so far [epochs + 1]."""
     rng = stream(seed, "attacker", "learned inverse")
     device = auxiliary.images.device
-    signals, x = gradient_signals.simulated(posed, auxiliary, labels_known), auxiliary.images.flatten(1)
+    signals, x = gradient_signals.simulated(posed, auxiliary, labels_known, rng), auxiliary.images.flatten(1)
 
     def noised(rows: Tensor | slice) -> Signals:
         return gradient_signals.noised(Signals(*(t[rows] for t in signals)), posed, labels_known, rng)

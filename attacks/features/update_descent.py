@@ -42,7 +42,7 @@ class UpdateDescent:
         """min over x of the relative gap + `weight` TV(x), from images [V, B, C, H, W]; `trust` says how far to trust entries."""
 
         def objective(x: Tensor, data: Data) -> Tensor:
-            change = updates.local_change(self.posed, x, data["labels"], self.local, data.get(WEIGHTS))
+            change = updates.local_change(self.posed, x, data["labels"], self.local, data.get(WEIGHTS), data)
             weights = {n: data[f"trust {n}"] for n in self.observed}
             sent, target = data_fit.compared(self.fit, {n: change[n] for n in self.observed}, data)
             return updates.relative_gap(sent, target, weights) + weight * priors.total_variation(x)
@@ -57,7 +57,7 @@ class UpdateDescent:
 
         def objective(z: Tensor, data: Data) -> Tensor:
             x = map_estimate.image(gaussian, z, data["mean"])
-            change = updates.local_change(self.posed, x, data["labels"], self.local, data.get(WEIGHTS))
+            change = updates.local_change(self.posed, x, data["labels"], self.local, data.get(WEIGHTS), data)
             sent, target = data_fit.compared(self.fit, {n: change[n] for n in self.observed}, data)
             gaps = [(sent[n] - target[n]).square().sum() for n in self.observed]
             return torch.stack(gaps).sum() / variance + z.square().sum()
@@ -73,6 +73,7 @@ class UpdateDescent:
         start = torch.stack(list(starts), 1).flatten(0, 1)
         data = self.observed | more | {"labels": self.posed.labels}
         data |= {name: t for name, t in self.posed.observed.items() if name == WEIGHTS}
+        data |= updates.shown_draws(self.posed, self.local)
         return lbfgs.minimise(
             objective, start, {n: problem.repeat(t, len(starts)) for n, t in data.items()},
             steps=self.steps, progress=self.progress, what="update matching",

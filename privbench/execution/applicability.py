@@ -48,6 +48,7 @@ class Limits(NamedTuple):
 
 
 NONE = Limits()
+ROUNDED = frozenset({"rounded"})  # what a number format below single precision does
 
 
 def of(attack: object) -> Limits:
@@ -80,6 +81,7 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     shape = model.channels, model.image_size, model.image_size
     # What keeps epsilon adds noise, whose size is not known before training is planned.
     does = frozenset({"noise"}) if defense.is_private else described.kinds(defense.describe())
+    does |= frozenset() if cell.wire == "float32" else ROUNDED
     if fault := _not_crafted(name, limits, model) or _not_inverted(name, limits, model, does, shape):
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
@@ -142,7 +144,8 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
         )
     if fault := _too_few(name, limits, seen.batch_size) or _not_crafted(name, limits, seen.model):
         return fault
-    if fault := _not_inverted(name, limits, seen.model, described.kinds(seen.defense), seen.image_shape):
+    does = described.kinds(seen.defense) | (ROUNDED if "wire" in seen.defense else frozenset())
+    if fault := _not_inverted(name, limits, seen.model, does, seen.image_shape):
         return fault
     if (
         seen.target is not None

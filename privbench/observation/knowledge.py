@@ -45,6 +45,7 @@ FIELDS = (
     "auxiliary", "initial", "known", "rounds", "colluder", "oracle", "sent", "candidates", "domains", "specification"
 )  # fmt: skip
 WHERE_SHARED = " where shared"
+HIDE_DROPOUT = frozenset({"prune", "columns"})  # kinds of defences after which a zero tells nothing of dropout
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
     "initial": "the networks the clients started with, which an artifact file does not hold, and nobody knows where each client "
@@ -203,8 +204,8 @@ def not_modelled(attack: Any, seen: Artifact) -> list[str]:
     """What the defence of an artifact does (privbench/defending/described.py, `kinds`) that an attack has no form for; sorted.
 
     An attack says in `knows` what it has a form for, and in `knows_private` what of it where the extractor is private, if that is
-    less. No attack clips each image of a batch whose private extractors enter the norm. One that reads no gradient and no update
-    has nothing to know.
+    less. No attack clips each image of a batch whose private extractors enter the norm, or knows what was dropped where the
+    defence leaves zeros of its own. One that reads no gradient and no update has nothing to know.
     """
     if not any(name.startswith(("gradient", "update")) for name in attack.needs | uses(attack)):
         return []
@@ -214,7 +215,10 @@ def not_modelled(attack: Any, seen: Artifact) -> list[str]:
         knows = knows - {described.CLIPS_IMAGES} if seen.images_per_client > 1 else knows
     # Of a client that was isolated in a sum, its message stands there by itself.
     defense = seen.defense if seen.target is None else described.of_one_message(seen.defense)
-    return sorted(described.kinds(defense) - knows)
+    done = described.kinds(defense)
+    # Zeros of the defence hide those of dropout, without which a candidate's gradient is another.
+    hidden = {"dropout"} if seen.model.dropout and done & HIDE_DROPOUT and "extractor" in seen.weights else set()
+    return sorted((done | hidden) - knows)
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:

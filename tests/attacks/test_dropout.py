@@ -9,16 +9,17 @@ import torch.nn.functional as F
 from attacks.analytic_features import AnalyticFeatures
 from attacks.calibrated import Calibrated
 from attacks.chained import Chained
-from attacks.common import closed_form, gradient_distance, problem
+from attacks.common import closed_form, gradient_distance, labels, problem
 from attacks.crafted import saturated
 from attacks.dlg import DLG
-from attacks.features import disaggregation, inversion
+from attacks.features import disaggregation, gradient_signals, inversion
 from attacks.oracle import Oracle
 from attacks.shadow import known_extractor, shadow_federation
 from attacks.staged import Staged
 from attacks.unsplit import UnSplit
+from privbench.observation import knowledge
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Knowledge, KnownImages, Networks
+from privbench.types import Batch, Knowledge, KnownImages, Networks
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 RATE = 0.2
@@ -243,3 +244,47 @@ def test_cleared_gradients_of_a_saturated_classifier_keep_what_entered_it():
     again = closed_form.of_single(saturated.denoised(seen))
     assert torch.equal(again.known, keep)
     torch.testing.assert_close(again.h[keep], true[keep], atol=1e-5, rtol=0)
+
+
+def test_what_is_learned_from_loses_features_as_the_victims_do(monkeypatch):
+    """Signals of the victims' own images: as many features are filled in, and the layers behind answer to what is left."""
+    seen, _, keep = shown(("extractor", "classifier"))
+    posed = problem.make(seen, 0, torch.float32)
+    real = gradient_signals.observed(posed, labels.probabilities(seen)[:, 0])
+    made = gradient_signals.simulated(posed, Batch(smooth_images(4), Y), True, torch.Generator().manual_seed(0))
+    ones = replace(seen, model=MODEL)
+    whole = gradient_signals.simulated(
+        problem.make(ones, 0, torch.float32), Batch(smooth_images(4), Y), True, torch.Generator()
+    )
+    # Of 25 features of a channel, those filled in by the mean of the others repeat one another.
+    repeated = [float((s.h.view(4, 16, 25).sort(-1).values.diff() == 0).double().mean()) for s in (real, made, whole)]
+    assert repeated[0] == pytest.approx((25 * RATE - 1) / 24, abs=0.06)
+    assert repeated[1] == pytest.approx((25 * RATE - 1) / 24, abs=0.06)
+    assert repeated[2] == 0
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", lambda t, *_, **__: t.copy_(keep[:, None]))
+    same = gradient_signals.simulated(posed, Batch(smooth_images(4), Y), True, torch.Generator())
+    torch.testing.assert_close(same.d, real.d, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(same.h, real.h, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(same.e, real.e, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize(("defense", "known"), [({"name": "prune", "keep": 0.1}, ["dropout"]), ({"name": "none"}, [])])
+def test_a_defence_whose_zeros_hide_dropout_is_said_to_be_unknown(defense, known):
+    seen = replace(shown(("extractor", "classifier"))[0], defense=defense)
+    assert knowledge.not_modelled(Staged(), seen) == known
+    assert knowledge.not_modelled(Staged(), replace(seen, model=MODEL)) == []
+
+
+def test_features_are_not_traded_for_gradients_where_a_defence_hides_what_was_dropped():
+    """Soteria's columns of zeros: the inversion of features ends it, as a gradient with all features is another image's."""
+    seen, _, _ = shown(("extractor", "classifier"))
+    first, layer = seen.gradients["classifier"], MODEL.classifier.features_layer
+    columns = torch.rand(400, generator=torch.Generator().manual_seed(3)) < 0.7
+    gradients = seen.gradients | {"classifier": first | {f"{layer}.weight": first[f"{layer}.weight"] * columns}}
+    hidden = replace(seen, gradients=gradients, defense={"name": "soteria", "rate": 0.3, "zeros": "columns"})
+    short, long = (
+        Staged(feature_steps=50, steps=steps, peel_iterations=0).reconstruct(hidden, Knowledge(), 0)
+        for steps in (1, 60)
+    )
+    assert torch.equal(short.images, long.images)
+    assert float(psnr_db(long.images[:, 0], smooth_images(4)).mean()) > 15

@@ -206,7 +206,7 @@ def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradient
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
     posed = problem.make(seen.select(torch.arange(1)), 0, torch.float32)
-    clean = simulated(posed, Batch(x, y), labels_known=False)
+    clean = simulated(posed, Batch(x, y), False, torch.Generator())
     made = noised(Signals(*(t.expand(many, -1) for t in clean)), posed, False, torch.Generator().manual_seed(1)).y
     # Probabilities of 800 draws: their means differ by sampling alone, 4 standard errors of a difference.
     error = 4 * (recovered.var(0) / many + made.double().var(0) / many).sqrt() + 1e-6

@@ -33,6 +33,19 @@ def test_labels_of_single_images_are_counted_exactly(parts):
     assert float(total_variation(stated.answers, COUNTS.double() / 8).max()) < 0.2
 
 
+@pytest.mark.parametrize("lost", [torch.nan, torch.inf, 0.0])
+def test_an_upload_that_failed_says_nothing_of_its_labels(lost):
+    seen = dataclasses.replace(artifact(images_of(LABELS), LABELS), client=OWNER)
+    rows = torch.tensor([1, 9])
+    for net in seen.gradients.values():
+        for t in net.values():
+            t[rows] = lost
+    wanted = COUNTS.clone()
+    for row in rows.tolist():
+        wanted[OWNER[row], LABELS[row]] -= 1
+    assert torch.equal(counted(seen), wanted.double())
+
+
 def test_labels_of_whole_updates_are_counted_exactly():
     seen = update(images_of(LABELS), LABELS, LocalSteps(2, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0}))
     assert torch.equal(counted(dataclasses.replace(seen, client=OWNER)), COUNTS.double())

@@ -196,5 +196,8 @@ def test_noise_and_batches_are_refused():
         AttackRefused, match=r"layerwise solves equations of which the defence leaves too little \(noise\)"
     ):
         one_attack.check_needs("layerwise", Layerwise(), replace(shown, defense={"name": "gaussian", "variance": 0.1}))
+    clipped = {"name": "clip", "clip": 1.0, "clips": "message", "wire": "bf16"}
+    with pytest.raises(AttackRefused, match=r"leaves too little \(rounded\)"):
+        one_attack.check_needs("layerwise", Layerwise(), replace(shown, defense=clipped))
     with pytest.raises(UserError, match="not applicable: the features of one image are not in closed form"):
         Layerwise().reconstruct(replace(shown, batch_size=2), Knowledge(), 0)

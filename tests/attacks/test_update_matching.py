@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from attacks import label_distribution
-from attacks.common import closed_form, labels, problem
+from attacks.common import closed_form, data_fit, labels, problem
 from attacks.common.updates import (
     as_gradient,
     labelled_gradients,
     local_change,
     nearly_gradients,
     noise_variance,
+    shown_draws,
     with_steady_rows,
     without_adam,
 )
@@ -244,6 +245,73 @@ def test_steps_on_one_image_are_taken_on_running_statistics_as_its_gradient_is(d
         # Single precision rounds weights of size 1 once a step, fixed point the sum.
         error = 1e-3 * float(change.abs().max()) + 4 * torch.finfo(torch.float32).eps
         assert float((change - observed).abs().max()) < error, key
+
+
+def one_image_step(local, **spec):
+    """(artifact, truth, problem) of one-image updates of an untrained network that draws in training."""
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, **spec)
+    setup = harness.prepare(each, digits_federation((20, 20)), CPU)
+    state = harness.initial(setup)
+    shot = Snapshot(0, state.server, state.clients, state.uploads)
+    seen, truth = seen_by((setup, shot), local, batch_size=1)
+    return seen, truth, problem.make(nearly_gradients(seen), 0)
+
+
+@pytest.mark.parametrize("decay", [0.0, 5e-4])
+@pytest.mark.parametrize(
+    "spec", [{"method_settings": {"dropout": 0.5}}, {"defense": "precode:64"}], ids=["dropout", "bottleneck"]
+)
+def test_one_step_shows_what_its_client_drew_and_is_simulated_with_it(spec, decay):
+    local = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": decay})
+    seen, truth, posed = one_image_step(local, **spec)
+    for v in range(2):
+        drawn = {name: t[v] for name, t in shown_draws(posed, local).items()}
+        assert len(drawn) == 1
+        x, y = truth.images[v].double(), truth.labels[v]
+        gaps = []
+        for given in (drawn, {}):
+            made = local_change(posed, x, y, local, None, given)
+            ends = [(made[f"{p}/{n}"], t[v].double()) for p, net in seen.updates.items() for n, t in net.items()]
+            gaps.append(
+                sum((a - b).square().sum() for a, b in ends).sqrt() / sum(b.square().sum() for _, b in ends).sqrt()
+            )
+        # A change of 0.1 of a gradient is stored to single precision of weights that are some hundred times larger.
+        assert gaps[0] < 1e-3 < 0.01 < gaps[1]
+    assert shown_draws(posed, local._replace(steps=2)) == {}
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        {"kind": "sgd", "lr": 0.01, "weight_decay": 5e-4},
+        {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 1e-4},
+    ],
+    ids=["sgd", "adam"],
+)
+def test_features_that_dropout_took_are_told_behind_a_weight_decay(optimiser):
+    """Whose remainder in single precision is no zero. The drawn mask is what training draws at the client's seed."""
+    local = LocalSteps(1, optimiser)
+    seen, truth, _ = one_image_step(local, method_settings={"dropout": 0.5})
+    plain = replace(seen.model, dropout=0.0)
+    kept = closed_form.of_single(nearly_gradients(seen)).known
+    bare = closed_form.closed_form(replace(nearly_gradients(seen), model=plain))
+    entered = [logits(dict(seen.weights), truth.images[v], seen.model)[1] for v in range(2)]
+    for v, h in enumerate(entered):
+        # What entered is 2 h where it was kept, and 0 elsewhere.
+        assert torch.equal(kept[v], bare[v] > 0.5 * h[0].double())
+        assert 0.3 < float(kept[v].double().mean()) < 0.7
+
+
+@pytest.mark.parametrize(("where", "clip"), [("update", 0.3), ("step", 0.03)])
+def test_a_clip_of_one_step_s_gradient_is_as_much_less_of_the_change_as_the_rate_says(where, clip, untrained):
+    local = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+    defense = {"name": "gaussian", "variance": 1e-6, "where": where, "clip": 0.3, "clips": "message"}
+    seen = replace(seen_by(untrained, local)[0], defense=defense)
+    assert data_fit.of(seen).clip == pytest.approx(clip)
+    assert as_gradient(seen, local).defense["clip"] == pytest.approx(clip / 0.1)
+    # Of two steps, each of which was clipped, no one scale is left.
+    two = replace(seen, local=local._replace(steps=2))
+    assert (data_fit.of(two).clip is None) == (where == "step")
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp16"])

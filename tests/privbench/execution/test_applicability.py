@@ -34,3 +34,14 @@ def test_an_attack_says_in_one_line_which_networks_it_does_not_take(attack, meth
 
 def test_a_convnet_that_normalises_by_groups_has_an_extractor_that_can_be_imitated():
     assert not refused("surrogate", "fedsplit", "convnet", defense="dp-sgd:1,clip=1")
+
+
+@pytest.mark.parametrize("defense", ["none", "clip:1"])
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_equations_that_hold_exactly_are_not_asked_of_rounded_entries(defense, wire):
+    """Said before training, behind a defence that the attack knows as well."""
+    train = presets.train_spec("smoke", "digits", "fedavg", defense=defense)
+    limits = applicability.of(registry.resolve("attack", "layerwise"))
+    cell = presets.cell_spec("smoke", train, "layerwise", wire=wire)
+    assert "the defence leaves too little (rounded)" in applicability.exceeded("layerwise", limits, cell)
+    assert not applicability.exceeded("layerwise", limits, presets.cell_spec("smoke", train, "layerwise"))
