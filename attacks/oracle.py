@@ -11,7 +11,7 @@ starts for the image that makes the whole gradient of C most probable (attacks/f
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks.common import batched
+from attacks.common import batched, labels
 from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
 from attacks.features import per_image, true_extractor_posterior
 from attacks.shadow import known_extractor, shadow_federation
@@ -51,7 +51,7 @@ class Oracle:
         view = shadow_federation.real(artifact, knowledge, seed, "Oracle")
         nets = shadow_federation.of_clients(view, {k: [knowledge.oracle[k].params["extractor"]] for k in view.clients})
         end = known_extractor.invert(view, nets, self.steps, progress)
-        if view.noise is None:
+        if not labels.noise_variance(artifact):
             return batched.reconstruction(end, 1, view.labels[:, None])
         whole = true_extractor_posterior.most_probable(
             artifact, view.auxiliary, knowledge.oracle, end.x, self.steps, seed, progress

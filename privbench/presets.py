@@ -82,6 +82,7 @@ SLOW_QUICK_VICTIMS = 4
 # Which have batch norm, of whose whole updates UPDATES_REVISION is.
 NORMALISED_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet")
 UPDATES_REVISION = 1  # 1: steps on one image are taken in eval mode
+WIRE_REVISION = 1  # 1: features behind a number format have the variance of its rounding
 LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain
 KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
 UPLOADS_PER_ROUND = 12  # of each attacked client, of a server that keeps what it was sent
@@ -333,14 +334,16 @@ def revision_of(cell: CellSpec) -> int:
     0 without an attack, and of a class that says none. A class says of which cells its numbers changed: of all, or of one kind of
     them, so that all others keep their names. This is the highest of those that it declares among REVISIONS and whose kind the cell
     is of. Of batches behind a loss on imitated features LABELS_REVISION is added, as all attacks share their labels, and of updates
-    of networks with batch norm UPDATES_REVISION. UserError where the attack cannot be imported.
+    of networks with batch norm UPDATES_REVISION; where clients keep extractors, of number formats WIRE_REVISION. UserError where
+    the attack cannot be imported.
     """
     if cell.attack is None:
         return 0
     plugin = registry.resolve("attack", cell.attack)
     own = max(int(getattr(plugin, name, 0)) for name, belongs in REVISIONS.items() if belongs(cell))
     own += LABELS_REVISION if cell.batch_size > 1 and _trains_on_imitated_features(cell.train) else 0
-    return own + (UPDATES_REVISION if cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES else 0)
+    own += UPDATES_REVISION if cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES else 0
+    return own + (WIRE_REVISION if cell.wire != "float32" and _keeps_extractors(cell.train) else 0)
 
 
 def is_of_today(cell: CellSpec) -> bool:
@@ -355,14 +358,17 @@ def _trains_on_imitated_features(train: TrainSpec) -> bool:
 
 
 def _shows_noised_features(cell: CellSpec) -> bool:
-    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise.
-
-    Of a user's own code nothing is imported, and it may.
-    """
-    method = cell.train.method
+    """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise."""
     if not any(registry.may_add_noise(*one) for one in written_defense.members(cell.train.defense)):
         return False
-    return method not in registry.METHODS or "extractor" not in registry.resolve("method", method).shared_parts
+    return _keeps_extractors(cell.train)
+
+
+def _keeps_extractors(train: TrainSpec) -> bool:
+    """Whether no server sees a client's extractor. Of a user's own code nothing is imported, and it may be so."""
+    return (
+        train.method not in registry.METHODS or "extractor" not in registry.resolve("method", train.method).shared_parts
+    )
 
 
 def _drops_features(cell: CellSpec) -> bool:

@@ -36,6 +36,7 @@ from attacks.common import data_fit, labels
 from privbench import tensors
 from privbench.errors import UserError
 from privbench.networks.model import Model
+from privbench.observation import wire
 from privbench.types import Artifact
 
 LEAST_OF_ONE_ROW = 0.05  # of d^2, relative to the noise of one row
@@ -232,14 +233,33 @@ def _scale(model: Model, bias: Tensor, d: Tensor, h: Tensor, variance: float) ->
     return scale.clamp(1 / MOST_SCALED, MOST_SCALED), 1 / (sure + before)
 
 
+def rounding_variance(artifact: Artifact, h: Tensor) -> Tensor:
+    """The variance [V] that a number format gives features h [V, c, s, s], mean over them, which are least squares over all rows.
+
+    h_k = sum_j d_j G_jk / sum_j d_j^2, each entry rounded to the nearest by itself, so that its error has a twelfth of its step's
+    square. Those of d_j change h_k by -h_k sum_j d_j (error of d_j) / sum_j d_j^2, as G_jk = d_j h_k.
+    """
+    layer, gradient = artifact.model.classifier.features_layer, artifact.gradients["classifier"]
+    rows, d = gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double()
+    of_rows, of_d = (wire.step(t, artifact.defense).square() / 12 for t in (rows, d))
+    energy, flat = d.square().sum(1, keepdim=True).clamp_min(SMALLEST[d.dtype]), h.flatten(1)
+    each = (d.square()[:, :, None] * of_rows).sum(1) + flat.square() * (d.square() * of_d).sum(1, keepdim=True)
+    return (each / energy.square()).mean(1)
+
+
 def with_noise(artifact: Artifact) -> tuple[Features, Tensor | None] | None:
     """The features [V, c, s, s] of one-image gradients, and the variance [V] of each entry by the defence's noise; None as `seen`.
 
-    Without noise they are those of `of_single`, and there is no variance. With dropout the variance of the mask is added.
+    Without noise they are those of `of_single`, and there is no variance, but that of entries rounded to a number format where all
+    features are known: near 0 and 1 logits would magnify it. With dropout the variance of the mask is added to that of noise.
     """
     features, variance = of_single(artifact), labels.noise_variance(artifact)
-    if features is None or not variance:
-        return None if features is None else (features, None)
+    if features is None:
+        return None
+    if not variance:
+        by_entry = data_fit.of(artifact).by_entry
+        is_rounded = "wire" in artifact.defense and features.known is None and not by_entry
+        return features, rounding_variance(artifact, features.h) if is_rounded else None
     layer, gradient, model = artifact.model.classifier.features_layer, artifact.gradients["classifier"], artifact.model
     h, noise = of_rank_one(model, gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double(), variance)
     # Of m h / (1 - p): h^2 / (1 - p) in expectation.

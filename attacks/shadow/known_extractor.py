@@ -73,7 +73,8 @@ def fitting(view: ServerView, extractors: dict[int, Params], steps: int, seed: i
             invert(each, shadow_federation.of_clients(each, {k: [extractors[k]]}), steps, progress).loss
             for each in pair
         ]
-        ratio = ALIKE if noise is None else ALIKE_NOISED
+        # Noise below TAU^2, as that of a number format, is not reached in SCREEN steps, so that J differs as without any.
+        ratio = ALIKE if noise is None or float(noise.median()) < TAU**2 else ALIKE_NOISED
         if float(losses[0].median()) <= ratio * float(losses[1].median()):
             fit.add(k)
     return fit

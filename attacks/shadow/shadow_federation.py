@@ -153,7 +153,7 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
         *features,
         noise,
         labels.recover(artifact)[:, 0],
-        labels.probabilities(artifact)[:, 0] if noise is not None and artifact.labels is None else None,
+        labels.probabilities(artifact)[:, 0] if labels.noise_variance(artifact) and artifact.labels is None else None,
         artifact.client,
         torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from privbench.tensors import Parts
 
@@ -38,3 +39,13 @@ def described(defense: Mapping[str, Any], form: str) -> dict[str, Any]:
 def spacing(defense: Mapping[str, Any]) -> float:
     """The relative spacing of the numbers that arrive, by a defence as `described` says it: 2^-23, of bf16 2^-7, of fp16 2^-10."""
     return torch.finfo(FORMATS[defense.get("wire", "float32")]).eps
+
+
+def step(values: Tensor, defense: Mapping[str, Any]) -> Tensor:
+    """By how much the numbers of a format around some values lie apart, of the same shape: `spacing` of their power of two.
+
+    Below the least normal number they lie apart as above it.
+    """
+    kind = torch.finfo(FORMATS[defense.get("wire", "float32")])
+    power = torch.exp2(torch.floor(torch.log2(values.abs().clamp_min(kind.smallest_normal))))
+    return kind.eps * power

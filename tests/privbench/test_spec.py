@@ -489,6 +489,15 @@ def test_updates_of_networks_with_batch_norm_have_a_revision_of_their_own():
     assert of("convnet", "gradient") == of("lenet5", "gradient")
 
 
+def test_features_behind_a_number_format_have_a_revision_of_their_own():
+    def of(method, form):
+        train = presets.train_spec("smoke", "digits", method)
+        return presets.cell_spec("smoke", train, "staged", wire=form).attack_revision
+
+    assert of("fedsplit", "bf16") == of("fedavg", "bf16") + presets.WIRE_REVISION
+    assert of("fedsplit", "float32") == of("fedavg", "float32")
+
+
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     of = partial(revision, "calibrated")
     plain, noised = of("fedsplit"), of("fedsplit", "gaussian:0.001")

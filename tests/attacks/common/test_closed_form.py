@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attacks.common import closed_form
+from privbench.observation import wire
 from tests.builders.small_artifacts import MODEL, artifact, logits, networks, smooth_images
 
 COUNT = 24
@@ -123,3 +124,37 @@ def test_of_one_row_there_is_the_quotient_alone():
     h, noise = closed_form.of_rank_one(MODEL, rows, bias, 1.0)
     assert h.tolist() == [[1.0, 2.0]]
     assert noise.tolist() == [1 / 3]
+
+
+def rounded(form, defense=None, kept=C):
+    """What arrives of such gradients in a number format."""
+    plain = artifact(X, Y, kept)
+    return replace(
+        plain, gradients=wire.rounded(plain.gradients, form), defense=wire.described(defense or plain.defense, form)
+    )
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp16"])
+def test_the_error_that_a_number_format_gives_features_is_the_one_that_is_said(form):
+    features, noise = closed_form.with_noise(rounded(form))
+    squared = (features.h - truth()).square().flatten(1).mean(1)
+    # The errors of d are some hundred, which all of an image's features share.
+    assert 0.5 < float((squared / noise).mean()) < 2
+    assert closed_form.with_noise(rounded("float32"))[1] is None
+    # Entries that were rounded before are as far off as that says.
+    assert closed_form.with_noise(rounded(form, {"name": "quantize", "bits": 4}))[1] is None
+
+
+@pytest.mark.parametrize(
+    ("form", "steps"),
+    [
+        ("bf16", (2**-7, 2**-7, 2**-6, 2**-17)),
+        # Ten bits behind the point, and nothing finer than 2^-24.
+        ("fp16", (2**-10, 2**-10, 2**-9, 2**-20)),
+    ],
+)
+def test_the_step_of_a_number_format_is_that_from_one_number_to_the_next(form, steps):
+    values = torch.tensor([1.0, 1.5, -3.0, 1e-3], dtype=torch.float64)
+    assert tuple(wire.step(values, {"wire": form}).tolist()) == steps
+    if form == "fp16":
+        assert wire.step(torch.tensor([0.0, 2**-24, -1e-6]), {"wire": form}).tolist() == [2**-24] * 3

@@ -33,6 +33,7 @@ from attacks.shadow.surrogate_attack import SurrogateAttack
 from attacks.surrogate import Surrogate
 from privbench.errors import AttackRefused
 from privbench.execution import one_attack
+from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.spec import Adam
@@ -312,6 +313,19 @@ def test_under_noise_an_extractor_is_the_victims_own_where_their_clearest_featur
         view = view._replace(
             noise=noise, h=view.h.where(~rows[:, None, None, None], torch.randn(view.h.shape).to(view.h))
         )
+    for weights, expected in ((networks(), {0}), (networks(1), set())):
+        candidate = {0: weights["extractor"]}
+        assert known_extractor.fitting(view, candidate, known_extractor.SCREEN, 0, no_progress) == expected
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp16"])
+def test_behind_a_number_format_an_extractor_is_the_victims_own_as_without(form):
+    exact = artifact(smooth_images(12), torch.arange(12) % 10, ("classifier",))
+    arrived, defense = wire.rounded(exact.gradients, form), wire.described(exact.defense, form)
+    view = shadow_federation.real(dataclasses.replace(exact, gradients=arrived, defense=defense), known(), 0, "test")
+    # Labels stay certain: what is rounded is no noise of the gradient.
+    assert view.noise is not None
+    assert view.probability is None
     for weights, expected in ((networks(), {0}), (networks(1), set())):
         candidate = {0: weights["extractor"]}
         assert known_extractor.fitting(view, candidate, known_extractor.SCREEN, 0, no_progress) == expected
