@@ -52,6 +52,7 @@ class ClientRows:
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: rows of clipped messages
     dropout_revision: ClassVar[int] = 2  # 2: as `imprint` at its revision 13
+    labels_known_revision: ClassVar[int] = 3  # 3: as `imprint` at its revision 14
 
     def check(self, model: Model, clients: int) -> None:
         """UserError where the first layer has too few rows for so many clients."""

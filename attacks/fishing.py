@@ -64,6 +64,7 @@ class Fishing:
     revision: ClassVar[int] = 2
     wire_revision: ClassVar[int] = 3  # 3: as `staged`
     dropout_revision: ClassVar[int] = 4  # 4: as `imprint` at its revision 13
+    labels_known_revision: ClassVar[int] = 5  # 5: as `imprint` at its revision 14
 
     def check(self, model: Model, clients: int) -> None:
         """UserError for a class that there is not."""

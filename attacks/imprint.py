@@ -74,6 +74,7 @@ class Imprint(AlignedSettings):
     # 11: as `surrogate`, where the extractor is private; 12: as other defended cells
     noised_features_revision: ClassVar[int] = 12
     dropout_revision: ClassVar[int] = 13  # 13: the dry run's clients drop features
+    labels_known_revision: ClassVar[int] = 14  # 14: its dry run's server knows them, too
     update_wire_revision: ClassVar[int] = 14  # 14: updates keep their number format
     defended_updates_revision: ClassVar[int] = 14  # 14: clips of a message are of the update, not of its gradient
 

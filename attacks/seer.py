@@ -58,6 +58,7 @@ class Seer:
     }
     active: ClassVar[bool] = True
     dropout_revision: ClassVar[int] = 1  # 1: as `imprint` at its revision 13
+    labels_known_revision: ClassVar[int] = 2  # 2: as `imprint` at its revision 14
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The extractor and classifier to send in place of the broadcast ones, or HONEST."""

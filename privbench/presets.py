@@ -393,6 +393,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
     "wire_revision": lambda cell: cell.wire != "float32",
     "dropout_revision": _drops_features,
+    "labels_known_revision": lambda cell: cell.labels_known,
     "defended_updates_revision": lambda cell: cell.observe == "update" and cell.train.defense != "none",
     "update_wire_revision": lambda cell: cell.observe == "update" and cell.wire != "float32",
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,

@@ -295,6 +295,7 @@ class ExpectedUpload(NamedTuple):
     noise_factor: float = 1.0
     # Larger entries of a message are lost, beside those that the server finds by itself: messages of others take room in a sum.
     largest: float = math.inf
+    labels_known: bool = False  # whether the server is told the labels of an upload's images
 
     @property
     def shares(self) -> tuple[float, ...]:

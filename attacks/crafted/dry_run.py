@@ -268,7 +268,7 @@ def observed(
         client=torch.zeros(n, dtype=torch.int64),
         batch_size=size,
         image_shape=(int(clients.images.shape[2]), int(clients.images.shape[3]), int(clients.images.shape[4])),
-        labels=None,
+        labels=clients.labels if expected.labels_known else None,
         defense=defense,
         member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if summed else None,
         divided=divided,

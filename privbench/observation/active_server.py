@@ -190,7 +190,12 @@ def _attackers(
     whole = Knowledge(
         auxiliary=images,
         expected=ExpectedUpload(
-            cell.batch_size * len(sizes), setup.defense, cell.wire, local_update.local_steps(cell), sizes
+            cell.batch_size * len(sizes),
+            setup.defense,
+            cell.wire,
+            local_update.local_steps(cell),
+            sizes,
+            labels_known=cell.labels_known,
         ),
         cache=cache,
     )

@@ -29,7 +29,16 @@ SIZES = (40, 62, 52)
 SETTINGS = {"target": 1, "rehearsal_images": 0}
 
 
-def attacked(folder, defense="secure-aggregation", attack="model-inconsistency", *, victims=2, batch=1, **settings):
+def attacked(
+    folder,
+    defense="secure-aggregation",
+    attack="model-inconsistency",
+    *,
+    victims=2,
+    batch=1,
+    labels_known=False,
+    **settings,
+):
     """(artifact, truth, snapshot, set-up, what the server knows) of untrained networks."""
     train = presets.train_spec("smoke", "digits", "fedavg", clients=len(SIZES), defense=defense)
     setup = harness.prepare(train, digits_federation(SIZES), CPU)
@@ -38,11 +47,13 @@ def attacked(folder, defense="secure-aggregation", attack="model-inconsistency",
     shot = honest
     if registry.is_active(attack):
         chosen = SETTINGS | settings if attack == "model-inconsistency" else settings
-        cell = presets.cell_spec("smoke", train, attack, round_="0", batch_size=batch, attack_settings=chosen)
+        cell = presets.cell_spec(
+            "smoke", train, attack, round_="0", batch_size=batch, labels_known=labels_known, attack_settings=chosen
+        )
         shot = active_server.sent(cell, setup, honest, None)
     seen, truth = observe.observe(
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedavg", dataset="digits",
-        victims=victims, batch_size=batch, labels_known=False, seed=0,
+        victims=victims, batch_size=batch, labels_known=labels_known, seed=0,
     )  # fmt: skip
     known = Knowledge(
         auxiliary=observe.auxiliary(setup.federation),
@@ -331,6 +342,13 @@ def test_the_dry_run_has_the_noise_of_all_messages(defense, tmp_path, expected):
     std = (arriving - fewer.defense["variance"]) ** 0.5
     # Of the draws, and of the level that was found by sending zeros.
     assert float(draws.std()) == pytest.approx(std, rel=few / len(draws) ** 0.5 + few / dry_run.NOISES**0.5)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_dry_run_is_told_labels_where_the_attack_is(told, tmp_path, expected):
+    seen, *_ = attacked(tmp_path, labels_known=told)
+    (upload,) = expected
+    assert upload.labels_known == told == (seen.labels is not None)
 
 
 def test_the_dry_run_rounds_to_a_fixed_point_as_fine_as_that_of_the_target_s_message(tmp_path, expected):

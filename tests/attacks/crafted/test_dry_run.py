@@ -92,6 +92,15 @@ def test_a_gradient_of_a_dry_run_is_the_client_s_own(defense, images, dropout):
             torch.testing.assert_close(played.gradients[part][name][0], t)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_dry_run_knows_the_labels_that_the_server_will_be_told(told):
+    expected = ExpectedUpload(2, NoDefense(), labels_known=told)
+    victims = Batch(*(t.unflatten(0, (2, 2)) for t in FOUR))
+    seen = dry_run.observed(MODEL, Networks(networks(), {}), victims, expected, 0)
+    assert (seen.labels is not None) == told
+    assert not told or torch.equal(seen.labels, victims.labels)
+
+
 def test_noise_of_a_step_is_in_the_step_and_not_in_the_whole_update():
     """One step at rate 0.1 of gradients with noise of 0.1: noise of 0.01 in the update."""
     broadcast, defense = Networks(networks(), {"extractor": {}, "classifier": {}}), Gaussian(0.01, where="step")
