@@ -111,7 +111,7 @@ FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
 class Schedule(Strict):
     """How long and how fast a method trains."""
 
-    rounds: int = Field(ge=0)
+    rounds: int = Field(ge=0, le=10**6)
     local_epochs: int = Field(ge=1)
     generator_epochs: int = Field(ge=1)
     client_steps: int | None = Field(None, ge=1)  # mini-batches of each client phase, in place of its epochs

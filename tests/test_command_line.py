@@ -393,6 +393,17 @@ def test_bad_input_gets_one_clear_line_and_status_2(words, message, tmp_path, mo
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("words", [("list", "runs", "--out"), ("data", "check"), ("export", "--into", "there")])
+def test_a_path_that_is_none_is_named_in_one_line(words, tmp_path, monkeypatch, command):
+    """A name of more characters than a file system takes."""
+    monkeypatch.chdir(tmp_path)
+    name = "x" * 300
+    ended = command(*words, f"folder:{name}" if words[0] == "data" else name)
+    assert ended.status == 2
+    assert ended.err.count("privbench: ") == 1
+    assert ended.err.endswith(f"{name}: File name too long\n")
+
+
 def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
     """In a process of its own, where nothing but that line is printed as an error."""
     words = ["attack", "--method", "fedavg", "--attack", "feature-statistics", "--dataset", "digits", *SMALL]

@@ -38,8 +38,12 @@ class GaussianMechanism(Defense):
 
     @property
     def sigma(self) -> float:
-        """The noise multiplier; only a planned defence has one that was solved for."""
-        assert self.noise is not None, "a defence that was given an epsilon has to be planned first"
+        """The noise multiplier; UserError for a defence that was given an epsilon and is not planned, as where nobody trains."""
+        if self.noise is None:
+            raise UserError(
+                f"{self.name}:epsilon=... takes its noise from the training that it is planned for, and there is none here; give "
+                f"the noise, e.g. {self.name}:noise=1,clip=1"
+            )
         return self.noise
 
     def releases(self, facts: Facts, noise: float) -> tuple[Releases, ...]:

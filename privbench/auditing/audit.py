@@ -67,7 +67,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     if model.client_loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
     true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, loaded)
-    truth = None if true is None else observed.truth_of(*true, form, seen)
+    truth = None if true is None else observed.truth_of(*true, form, seen, own_loss=model.client_loss is not None)
     if truth is not None and not form.is_vector and min(form.shape[1:]) < SMALLEST_SIDE:
         raise UserError(f"images of {form.shape[1]}x{form.shape[2]} are too small to be scored; leave out --truth")
     images = request.auxiliary_images(form, model.classes)

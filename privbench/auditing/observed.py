@@ -72,10 +72,12 @@ def artifact_of(
     )
 
 
-def truth_of(images: Tensor, labels: Tensor | None, form: InputForm, artifact: Artifact) -> Truth:
+def truth_of(
+    images: Tensor, labels: Tensor | None, form: InputForm, artifact: Artifact, *, own_loss: bool = False
+) -> Truth:
     """The truth from images in the declared range: [M, B, C, H, W] or any shape of as many numbers, in the order of the messages.
 
-    UserError: another number of images, or images out of the range.
+    UserError: another number of images, images out of the range, or labels that are none of the module's.
     """
     messages, batch = artifact.victims, artifact.batch_size
     if images.numel() != messages * batch * math.prod(form.shape):
@@ -96,6 +98,9 @@ def truth_of(images: Tensor, labels: Tensor | None, form: InputForm, artifact: A
     if labels is not None and labels.numel() != messages * batch:
         raise UserError(f"the truth should have {messages} x {batch} labels, but it has {labels.numel()}")
     known = labels is not None and _are_whole(labels)
+    if labels is not None and not own_loss:
+        # Of a loss of the user's own they may be targets of a regression, or of one output.
+        check_labels("the true labels", labels, artifact.model.classes)
     y = labels.long().reshape(messages, batch) if labels is not None and known else torch.full((messages, batch), -1)
     return Truth(x if form.is_vector else x.clamp(0, 1), y)
 
@@ -112,23 +117,29 @@ def _are_whole(labels: Tensor) -> bool:
     return not labels.is_floating_point() or bool((labels == labels.round()).all())
 
 
+def check_labels(what: str, labels: Tensor, classes: int) -> None:
+    """UserError for labels that are no whole numbers, or none of the module's classes."""
+    if not _are_whole(labels):
+        raise UserError(
+            f"{what} are whole numbers; put the targets of a regression into a `loss` of your own, and give 0 for each label"
+        )
+    if wrong := labels[(labels < 0) | (labels >= classes)].unique().tolist():
+        raise UserError(
+            f"{what} are numbers from 0 to {classes - 1}, as the module has {classes} outputs, but {wrong[0]:g} is among them"
+        )
+
+
 def _labels(received: Received, classes: int, *, own_loss: bool) -> Tensor | None:
     if received.labels is None:
         return None
-    if not _are_whole(received.labels):
-        raise UserError(
-            "labels are whole numbers; put the targets of a regression into a `loss` of your own, and give 0 for each label"
-        )
     # The loss of one output may be of two classes.
-    classes = max(classes, 2) if own_loss else classes
+    check_labels("labels", received.labels, max(classes, 2) if own_loss else classes)
     count, labels = received.count, received.labels.long()
     if labels.numel() != count * received.batch_size:
         raise UserError(
             f"{count} message(s) of {received.batch_size} image(s) have {count * received.batch_size} labels, but "
             f"{labels.numel()} were given"
         )
-    if not bool(((labels >= 0) & (labels < classes)).all()):
-        raise UserError(f"labels are numbers from 0 to {classes - 1}, as the module has {classes} outputs")
     return labels.reshape(count, received.batch_size)
 
 

@@ -164,7 +164,7 @@ class AuditRequest:
 
     def _of_tensors(self, module: nn.Module) -> Received:
         weights, buffers = self._went_down(module)
-        labels = None if self.labels is None else torch.as_tensor(self.labels).cpu()
+        labels = _as_labels(self.labels)
         if self.gradients is not None:
             if any(each is not None for each in (self.local, self.local_steps, self.local_lr)):
                 raise UserError("local steps go with an update, --after; gradients are taken before any step")
@@ -320,6 +320,14 @@ def _unit(images: Tensor, form: InputForm) -> Tensor:
     """[N, C, H, W] in [0, 1], of vectors also from [N, D]."""
     pixels = form.from_data(images.float())
     return pixels if form.is_vector else pixels.clamp(0, 1)
+
+
+def _as_labels(labels: Numbers) -> Tensor | None:
+    """As a tensor on the CPU; UserError for what is none."""
+    try:
+        return None if labels is None else torch.as_tensor(labels).cpu()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError("labels are whole numbers, one for each image, in a row") from error
 
 
 def _numbers(name: str, numbers: Numbers, default: float, count: int) -> Tensor:

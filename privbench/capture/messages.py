@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from privbench.errors import UserError
 from privbench.tensors import Params
 
 Kind = Literal["gradient", "update", "weights"]
@@ -29,7 +30,10 @@ class LocalWork:
     @classmethod
     def of(cls, optimizer: Optimizer, *, steps: int | None = None, batch_size: int | None = None) -> LocalWork:
         """Of one of torch's optimisers: its name and settings; where groups of parameters differ in one, all values in a row."""
-        first, *others = optimizer.param_groups
+        if steps is not None and steps < 1:
+            raise UserError(f"a client takes at least one local step, but steps={steps} was given")
+        # A rate may be a tensor.
+        first, *others = ({name: _plain(value) for name, value in group.items()} for group in optimizer.param_groups)
         settings: dict[str, Setting] = {}
         for name, value in first.items():
             if name == "params" or not _is_setting(value):
@@ -40,6 +44,11 @@ class LocalWork:
             elif all(_is_setting(other) and not isinstance(other, str) for other in (value, *each)):
                 settings[name] = tuple(n for v in (value, *each) for n in (v if isinstance(v, list | tuple) else (v,)))
         return cls(steps, batch_size, type(optimizer).__name__, settings)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor of one number as that number; anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
 
 
 @dataclass(frozen=True)

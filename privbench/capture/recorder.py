@@ -97,6 +97,7 @@ class Capture:
         self._modes, self._mode = set[bool | None](), _mode(model)
         self._steps = 0
         self._hooks: tuple[Any, ...] = ()
+        self._open = False
 
     def __enter__(self) -> Self:
         """Begins to follow the model's forward passes, which change running statistics, and the steps of its optimisers."""
@@ -109,12 +110,14 @@ class Capture:
                 if p.requires_grad
             ),
         )
+        self._open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Writes the last round, also where the loop ended with an error: that one is raised, and what is lost noted."""
+        self._open = False
         for hook in self._hooks:
             hook.remove()
         try:
@@ -144,6 +147,7 @@ class Capture:
         Raises:
             UserError: A number that is none, or not above the last one; clients that are no numbers; something that is no tensor.
         """
+        self._check_open()
         parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
         to = None if clients is None else _ascending(clients)
         sent = BroadcastModel(_copied(parameters), _copied(buffers), to)
@@ -175,6 +179,7 @@ class Capture:
             UserError: There is no gradient, the parameters are not those at which it was taken, or the message does not fit the
                 format, such as a truth of other length; nothing of it is recorded then.
         """
+        self._check_open()
         given = gradients is not None
         if gradients is None:
             gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
@@ -227,6 +232,7 @@ class Capture:
             UserError: There was no broadcast, both weights and a difference are given, or the message does not fit the format, such
                 as a truth of other length; nothing of it is recorded then.
         """
+        self._check_open()
         if not self._broadcasts:
             raise UserError(
                 "call seen.broadcast() before the local steps: an update is attacked together with the weights before it"
@@ -274,6 +280,11 @@ class Capture:
             self._truths[len(self._messages)] = kept
         self._messages.append(message)
         self._modes.clear()
+
+    def _check_open(self) -> None:
+        """UserError outside the `with` block: nothing follows the model's passes there."""
+        if not self._open:
+            raise UserError("this capture is not open; record inside its `with` block")
 
     def _alone(self, message: Message) -> CapturedRound:
         """The round of one message, with the broadcast that it answers alone: of many clients' each is looked at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -14,6 +15,9 @@ from privbench.cli.flattening import Once
 from privbench.errors import Interrupted, UserError
 from privbench.system import console, interrupts
 from privbench.system.printable import lines, one_line
+
+# What is wrong with a path that a user typed.
+PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 
 app = typer.Typer(
     name="privbench",
@@ -94,6 +98,8 @@ def main() -> None:
             _stop("aborted", interrupts.STATUS)
         if isinstance(error, TyperException):
             _stop(error.format_message(), 2)
+        if isinstance(error, OSError) and error.errno in PATHS:
+            _stop(f"cannot use {error.filename}: {error.strerror}", 2)
         raise
     else:
         sys.exit(status)

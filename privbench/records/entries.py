@@ -8,7 +8,7 @@ from pydantic import Field
 
 from privbench.scoring import epsilon_bounds
 from privbench.scoring.statistics import CAP_DB
-from privbench.training.history import ROUNDING, Amount, Count, Percent, Rate, Round, StrictModel
+from privbench.training.history import MOST, ROUNDING, Amount, Count, Number, Percent, Rate, Round, StrictModel
 
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
@@ -70,14 +70,14 @@ class Victim(StrictModel):
     images: Annotated[list[str], Field(min_length=1)]
     in_auxiliary: bool  # whether an original is among the attacker's, or the floors', auxiliary images
     psnr_db: Psnr
-    psnr_raw_db: Annotated[float, Field(le=CAP_DB + ROUNDING)] | None
+    psnr_raw_db: Annotated[float, Field(ge=-MOST, le=CAP_DB + ROUNDING)] | None
     ssim: Annotated[float, Field(ge=-1 - ROUNDING, le=1 + ROUNDING)]
     lpips: Amount | None  # None where its weights are not installed
     feature_error: Amount | None  # ||E(x~) - E(x)|| / ||E(x)|| through its own true extractor; None when not finite
     identification: Rate  # share of its reconstructions nearest to an original of its own
     label_accuracy: Rate
     gradient_norm: Amount | None  # of everything observed of it; None when not finite
-    loss: float | None  # the attacker's own final objective; None when it was not finite
+    loss: Number | None  # the attacker's own final objective; None when it was not finite
     loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
     outcome: Outcome  # how the attack ended (privbench/records/victims.py)
     floors: dict[str, Psnr]
@@ -109,7 +109,7 @@ class KnownUsed(StrictModel):
     """The images of attacked clients that an attacker knew, none of them a victim."""
 
     images: Count  # of each client
-    quality_db: float | None  # PSNR at which they were known; None: exactly
+    quality_db: Number | None  # PSNR at which they were known; None: exactly
 
 
 class RoundsUsed(StrictModel):
@@ -165,8 +165,8 @@ class Audit(StrictModel):
     canaries: Count
     guesses: Count
     right: Count
-    lower_bound: float  # epsilon is at least that
-    provable: float  # what as many guesses would prove, were they all right
+    lower_bound: Number  # epsilon is at least that
+    provable: Number  # what as many guesses would prove, were they all right
     single_releases: Count  # each with one canary
     single_right: Count
     single_allowed: Rate  # share of right guesses that the claim allows for a single release
@@ -255,8 +255,8 @@ class BroadcastCheck(StrictModel):
 
     client: Count
     # Of each of broadcast_checks.CHECKS that there is; None where it is not finite.
-    sent: dict[str, float | None]
-    honest: dict[str, float | None]  # of what an honest server would have sent in the same round
+    sent: dict[str, Number | None]
+    honest: dict[str, Number | None]  # of what an honest server would have sent in the same round
 
     def ratio(self, check: str) -> float | None:
         """How many times the honest number the sent one is; None where that is no number."""

@@ -14,7 +14,10 @@ ROUNDING = 1e-4
 Percent = Annotated[float, Field(ge=0, le=100 + ROUNDING)]
 Rate = Annotated[float, Field(ge=0, le=1 + ROUNDING)]  # a share or a probability
 Count = Annotated[int, Field(ge=0)]
-Amount = Annotated[float, Field(ge=0)]  # seconds, mebibytes, norms
+# No number of a record is larger: sums of them, and their squares, stay numbers. Single precision ends at 3.4e38.
+MOST = 1e60
+Amount = Annotated[float, Field(ge=0, le=MOST)]  # seconds, mebibytes, norms
+Number = Annotated[float, Field(ge=-MOST, le=MOST)]
 
 
 def is_none(value: object) -> bool:
@@ -66,13 +69,13 @@ class Round(StrictModel):
     round: Count  # from 1
     # By stage, mean over its last epoch; one entry per client that took part (all, of what is trained to be measured), or one of
     # the server.
-    loss: dict[str, list[float | None]]
+    loss: dict[str, list[Number | None]]
     validation_accuracy: list[Percent]  # percent, of the measured models, as the next
     test_accuracy: list[Percent]
     global_accuracy: Percent  # percent, of the weighted average of all measured models on all clients' test images
     # Of the personal, the uploaded and the broadcast model; none in older records.
     models: dict[str, ModelAccuracy] = {}
-    consistency: list[float | None]  # empty for methods whose clients have no generator
+    consistency: list[Number | None]  # empty for methods whose clients have no generator
     bytes_up: list[Count]  # what each client sent; 0 where it did not take part, as the next
     bytes_down: list[Count]  # what each client received
     # Which clients took part, from 0; None: all of them. Not written then, so that other records stay as they are.

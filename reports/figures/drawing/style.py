@@ -189,6 +189,9 @@ def legend(
             title=title, title_fontsize=SMALL_POINTS, handleheight=max(0.7, tallest / SMALL_POINTS),
         )  # fmt: skip
         _choose_fonts(drawn)
+        for text in (*drawn.get_texts(), drawn.get_title()):
+            # Its size is asked for before the figure is saved (`_as_written`).
+            text.set_parse_math(False)
         box = drawn.get_window_extent()
         if columns == 1 or box.width < figure.bbox.width:
             break

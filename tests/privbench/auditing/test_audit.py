@@ -365,3 +365,10 @@ def test_a_mistake_on_the_command_line_is_one_line(words, said, files):
     assert isinstance(refusal, UserError)
     assert re.search(said, str(refusal))
     assert "\n" not in str(refusal)
+
+
+@pytest.mark.parametrize("defense", ["dp-sgd:epsilon=8", "dp-adam:epsilon=8", "clip:1+dp-fedavg:epsilon=8"])
+def test_a_noise_that_follows_from_a_training_is_asked_for(defense, cnn, tmp_path):
+    module, _, _, gradients = cnn
+    with pytest.raises(UserError, match=r"give the noise, e\.g\. dp-\w+:noise=1,clip=1"):
+        privbench.audit(module, gradients=gradients, input_shape=(3, 32, 32), defense=defense, out=tmp_path / "out")

@@ -226,3 +226,21 @@ def test_the_truth_is_taken_to_the_unit_range_and_its_shape_is_checked(module, g
         observed.truth_of(torch.rand(3, 1, 2, 2), None, form, seen)
     with pytest.raises(UserError, match="should lie in the declared range, from 0 to 1, but they lie in 0 to 255"):
         observed.truth_of(255 * torch.eye(2).expand(2, 1, 2, 2), None, form, seen)
+    for labels, said in (
+        (
+            torch.tensor([1, 2]),
+            "the true labels are numbers from 0 to 1, as the module has 2 outputs, but 2 is among them",
+        ),
+        (torch.tensor([1.0, 0.5]), "the true labels are whole numbers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            observed.truth_of(torch.rand(2, 1, 2, 2), labels, form, seen)
+        # Of a loss of the user's own they may be targets.
+        observed.truth_of(torch.rand(2, 1, 2, 2), labels, form, seen, own_loss=True)
+
+
+@pytest.mark.parametrize("labels", [[10**30, 5], ["a", "b"], [[1, 2], [3]]])
+def test_labels_that_are_no_row_of_whole_numbers_are_refused_in_a_line(labels, module, gradients, tmp_path):
+    asked = request.AuditRequest(gradients=written(tmp_path / "g.npz", gradients), labels=labels)
+    with pytest.raises(UserError, match="labels are whole numbers, one for each image"):
+        asked.load(module)

@@ -551,3 +551,29 @@ def test_the_mode_of_frozen_batch_norm_counts(drops, recorded, tmp_path):
 def test_a_wrapper_is_refused_before_the_training_whose_names_no_audit_would_know(wrapper, inner, tmp_path):
     with pytest.raises(UserError, match=rf"takes the module inside this \w+, .*: model\.{inner}$"):
         privbench.capture(wrapper(network()), tmp_path)
+
+
+def test_outside_its_block_a_capture_records_nothing(tmp_path):
+    """Where nothing follows the model's passes any more, or not yet."""
+    model = network()
+    seen = privbench.capture(model, tmp_path / "seen")
+
+    def refused():
+        for record in (lambda: seen.gradient(batch_size=5), seen.broadcast, seen.update):
+            with pytest.raises(UserError, match="is not open; record inside its `with` block"):
+                record()
+
+    refused()
+    with seen:
+        cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+        seen.gradient(batch_size=5)
+    refused()
+    (only,) = read(tmp_path / "seen")
+    assert len(only.messages) == 1
+
+
+def test_local_work_has_a_rate_that_is_a_tensor_and_takes_a_step(tmp_path):
+    optimizer = torch.optim.SGD(network().parameters(), lr=torch.tensor(0.25))
+    assert LocalWork.of(optimizer, steps=1).settings["lr"] == 0.25
+    with pytest.raises(UserError, match="at least one local step, but steps=0 was given"):
+        LocalWork.of(optimizer, steps=0)

@@ -84,6 +84,13 @@ def test_a_number_that_is_not_finite_never_enters_a_record(name):
         record(victims=[{name: float("nan")}])
 
 
+@pytest.mark.parametrize("name", ["gradient_norm", "feature_error", "loss", "psnr_raw_db"])
+@pytest.mark.parametrize("number", [1e308, -1e308])
+def test_a_number_whose_sums_are_none_never_enters_a_record(name, number):
+    with pytest.raises(ValueError, match=r"should be (greater|less) than or equal to"):
+        record(victims=[{name: number}])
+
+
 def test_an_accuracy_cell_has_a_record_without_an_attack(tmp_path):
     accuracy_record = record(attack=None)
     assert type(accuracy_record) is records.Record

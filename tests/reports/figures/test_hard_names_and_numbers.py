@@ -465,3 +465,12 @@ def test_panels_fill_the_width(count, shape):
     assert isinstance(drawn_[0], Axes)
     spec = drawn_[0].get_gridspec()
     assert (spec.nrows, spec.ncols) == shape
+
+
+@pytest.mark.parametrize("name", [r"$\write18{id}$", r"$\frac{a}{b}$", "$x_{$"])
+def test_a_legend_whose_names_begin_like_formulas_is_drawn_as_it_is_written(name, tmp_path):
+    figure = style.new_figure(3.0, 2.0)
+    drawn = style.legend(figure, [style.handle(name)], title=name)
+    assert [text.get_parse_math() for text in (*drawn.get_texts(), drawn.get_title())] == [False, False]
+    (png, _) = style.save(figure, tmp_path / "legend")
+    assert png.exists()
