@@ -401,7 +401,8 @@ def test_a_path_that_is_none_is_named_in_one_line(words, tmp_path, monkeypatch, 
     ended = command(*words, f"folder:{name}" if words[0] == "data" else name)
     assert ended.status == 2
     assert ended.err.count("privbench: ") == 1
-    assert ended.err.endswith(f"{name}: File name too long\n")
+    assert name in ended.err
+    assert ended.err.endswith(": File name too long\n")
 
 
 def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):

@@ -15,6 +15,7 @@ import torch
 
 from privbench.system import interrupts
 
+JSON_VALUES = 2**23  # the most in one, some eighty times those of the largest published record
 JSON_BYTES = 2**28  # the largest JSON file: records with every curve of every client are below 2^24
 JSON_DEPTH = 64  # lists within objects within lists: a history has 5 levels, a record 8
 # Names, shapes and the JSON that a tensor file carries. 1,000 clients' networks with their optimisers name 100,000 tensors in 2^23
@@ -51,11 +52,14 @@ class Header(NamedTuple):
 
 
 def strict_json(data: bytes | str, *, finite: bool = False, depth: int = JSON_DEPTH) -> Any:
-    """The value of some JSON; ValueError where it is none, nests deeper than `depth` or names a field twice.
+    """The value of some JSON; ValueError where it is none, nests deeper than `depth`, names a field twice or has too many values.
 
     With `finite`, also where a number is NaN or infinite. Text that no UTF-8 file could hold (half of a surrogate pair) is refused.
     """
     text = data if isinstance(data, str) else data.decode("utf-8")
+    # Each takes many times the memory of the two characters that may have written it; commas within words count as well.
+    if sum(map(text.count, ",[{")) > JSON_VALUES:
+        raise ValueError(f"it has more than {JSON_VALUES} values")
     try:
         value = json.loads(
             text,
@@ -65,6 +69,10 @@ def strict_json(data: bytes | str, *, finite: bool = False, depth: int = JSON_DE
         )
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {depth} levels") from error
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("a whole number in it has thousands of digits") from error
+        raise
     _check_depth(value, depth)
     if "\\ud" in text or "\\uD" in text:
         json.dumps(value, ensure_ascii=False).encode()

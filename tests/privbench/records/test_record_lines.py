@@ -100,6 +100,24 @@ def test_an_altered_number_is_refused(path):
         record_lines.read(path)
 
 
+def test_a_line_of_more_values_than_memory_should_hold_is_refused(path, monkeypatch):
+    """Of two characters each, as many as a line has room for."""
+    path.write_bytes(lzma.compress(b'{"cell": [' + b"{}," * 2**23 + b"{}]}\n"))
+    with pytest.raises(Damaged, match=r"it has more than \d+ values"):
+        record_lines.read(path)
+    record_lines.write(RECORDS, path)
+    record_lines.read(path)
+    monkeypatch.setattr("privbench.system.file_headers.JSON_VALUES", 20)
+    with pytest.raises(Damaged, match="it has more than 20 values"):
+        record_lines.read(path)
+
+
+def test_a_number_of_thousands_of_digits_is_said_to_be_one(path):
+    path.write_bytes(lzma.compress(b'{"schema_version": ' + b"9" * 10_000 + b"}\n"))
+    with pytest.raises(Damaged, match="a whole number in it has thousands of digits"):
+        record_lines.read(path)
+
+
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(path, monkeypatch):
     path.write_bytes(lzma.compress(b" " * 2**22))
     monkeypatch.setattr(record_lines, "MOST_LINE_BYTES", 2**21)

@@ -162,7 +162,7 @@ def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
         ("[" * 65 + "]" * 65, "nests deeper than 64 levels"),
         ('{"a": 1, "b": 2, "a": 3}', "names 'a' twice"),
         ('"\\udfff"', "surrogates"),
-        ("1" * 5_000, "integer string conversion"),
+        ("1" * 5_000, "a whole number in it has thousands of digits"),
     ],
 )
 def test_json_that_no_file_of_ours_holds_is_refused_in_one_line(text, message, tmp_path):

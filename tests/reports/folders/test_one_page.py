@@ -263,7 +263,7 @@ def test_a_record_under_another_name_than_its_cell_s_is_of_an_earlier_revision(t
     read = contents.read(path)
     assert read.records == others
     assert read.left_out == [
-        "1 cell of an earlier revision of privbench, whose numbers today's code would not give, e.g. 0123456789ab"
+        "1 cell of an earlier revision of privbench, or altered since, whose numbers today's code would not give, e.g. 0123456789ab"
     ]
     assert contents.read(path, earlier=True).records == [old, *others]
 
@@ -373,7 +373,8 @@ def test_cells_of_an_earlier_revision_of_their_attack_are_counted_and_not_shown(
     today = contents.read(folder)
     assert [r.attack for r in today.records] == ["grey"]
     assert today.left_out == [
-        "1 cell of an earlier revision of privbench, whose numbers today's code would not give, e.g. " + dlg.id
+        "1 cell of an earlier revision of privbench, or altered since, whose numbers today's code would not give, e.g. "
+        + dlg.id
     ]
     assert len(contents.read(folder, earlier=True).records) == 2
     assert [r.attack for r in ceiling.references(store, [with_method(grey, "fedcg")])] == ["grey"]
