@@ -104,6 +104,6 @@ def _of_earlier(ids: Sequence[str]) -> list[str]:
     if not ids:
         return []
     return [
-        f"{len(ids)} cell{'s' * (len(ids) > 1)} of an earlier revision of privbench, or altered since, whose numbers today's code would not "
-        f"give, e.g. {ids[0]}"
+        f"{len(ids)} cell{'s' * (len(ids) > 1)} of an earlier revision of privbench, or altered since, whose numbers today's code "
+        f"would not give, e.g. {ids[0]}"
     ]
