@@ -77,7 +77,7 @@ class Victim(StrictModel):
     identification: Rate  # share of its reconstructions nearest to an original of its own
     label_accuracy: Rate
     gradient_norm: Amount | None  # of everything observed of it; None when not finite
-    loss: Number | None  # the attacker's own final objective; None when it was not finite
+    loss: float | None  # the attacker's own final objective; None when it was not finite
     loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
     outcome: Outcome  # how the attack ended (privbench/records/victims.py)
     floors: dict[str, Psnr]

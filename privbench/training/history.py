@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from privbench.errors import UserError
 
@@ -17,7 +18,16 @@ Count = Annotated[int, Field(ge=0)]
 # No number of a record is larger: sums of them, and their squares, stay numbers. Single precision ends at 3.4e38.
 MOST = 1e60
 Amount = Annotated[float, Field(ge=0, le=MOST)]  # seconds, mebibytes, norms
-Number = Annotated[float, Field(ge=-MOST, le=MOST)]
+
+
+def _within(number: float) -> float:
+    """A number as it is; whether it has to be finite, the model says that holds it."""
+    if math.isfinite(number) and abs(number) > MOST:
+        raise ValueError(f"a number should lie within {MOST:g}")
+    return number
+
+
+Number = Annotated[float, AfterValidator(_within)]
 
 
 def is_none(value: object) -> bool:

@@ -84,11 +84,21 @@ def test_a_number_that_is_not_finite_never_enters_a_record(name):
         record(victims=[{name: float("nan")}])
 
 
-@pytest.mark.parametrize("name", ["gradient_norm", "feature_error", "loss", "psnr_raw_db"])
+@pytest.mark.parametrize("name", ["gradient_norm", "feature_error", "psnr_raw_db"])
 @pytest.mark.parametrize("number", [1e308, -1e308])
 def test_a_number_whose_sums_are_none_never_enters_a_record(name, number):
     with pytest.raises(ValueError, match=r"should be (greater|less) than or equal to"):
         record(victims=[{name: number}])
+
+
+def test_a_loss_of_training_lies_within_what_can_be_added_up():
+    """Of one that was not finite a record has None; a run's own file has what it was."""
+    (training, *_) = record(attack=None).training
+    first = training.rounds[0]
+    with pytest.raises(ValueError, match="a number should lie within 1e\\+60"):
+        type(first).model_validate(first.model_dump() | {"loss": {"task": [1e308]}})
+    with pytest.raises(ValueError, match="finite"):
+        type(first).model_validate(first.model_dump() | {"loss": {"task": [float("nan")]}})
 
 
 def test_an_accuracy_cell_has_a_record_without_an_attack(tmp_path):
