@@ -180,7 +180,7 @@ def local_change(
     """Networks after the local steps on x [B, C, H, W], y [B] minus networks before, by "<part>/<parameter>".
 
     Of several clients' images the sum of the changes that each takes by itself, by what its images count for (`weights` [B], alike
-    by default). `drawn` has what `shown_draws` are to every step of one client.
+    by default). `drawn` has the draws of one client that are known (`shown_draws`), for every step alike.
     """
     if posed.senders == 1:
         return _change_of_one(posed, x, y, local, drawn)

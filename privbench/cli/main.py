@@ -98,7 +98,7 @@ def main() -> None:
             _stop("aborted", interrupts.STATUS)
         if isinstance(error, TyperException):
             _stop(error.format_message(), 2)
-        if isinstance(error, OSError) and error.errno in PATHS:
+        if isinstance(error, OSError) and error.errno in PATHS and not debug:
             _stop(f"cannot use {error.filename}: {error.strerror}", 2)
         raise
     else:
