@@ -333,17 +333,13 @@ def revision_of(cell: CellSpec) -> int:
 
     0 without an attack, and of a class that says none. A class says of which cells its numbers changed: of all, or of one kind of
     them, so that all others keep their names. This is the highest of those that it declares among REVISIONS and whose kind the cell
-    is of. Of batches behind a loss on imitated features LABELS_REVISION is added, as all attacks share their labels, and of updates
-    of networks with batch norm UPDATES_REVISION; where clients keep extractors, of number formats WIRE_REVISION. UserError where
-    the attack cannot be imported.
+    is of, and SHARED_REVISIONS are added, of what all attacks share. UserError where the attack cannot be imported.
     """
     if cell.attack is None:
         return 0
     plugin = registry.resolve("attack", cell.attack)
     own = max(int(getattr(plugin, name, 0)) for name, belongs in REVISIONS.items() if belongs(cell))
-    own += LABELS_REVISION if cell.batch_size > 1 and _trains_on_imitated_features(cell.train) else 0
-    own += UPDATES_REVISION if cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES else 0
-    return own + (WIRE_REVISION if cell.wire != "float32" and _keeps_extractors(cell.train) else 0)
+    return own + sum(times for times, belongs in SHARED_REVISIONS if belongs(cell))
 
 
 def is_of_today(cell: CellSpec) -> bool:
@@ -398,6 +394,13 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "update_wire_revision": lambda cell: cell.observe == "update" and cell.wire != "float32",
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
+
+# How often what all attacks share has changed, and of which cells.
+SHARED_REVISIONS: tuple[tuple[int, Callable[[CellSpec], bool]], ...] = (
+    (LABELS_REVISION, lambda cell: cell.batch_size > 1 and _trains_on_imitated_features(cell.train)),
+    (UPDATES_REVISION, lambda cell: cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES),
+    (WIRE_REVISION, lambda cell: cell.wire != "float32" and _keeps_extractors(cell.train)),
+)
 
 
 def cell_spec(

@@ -11,6 +11,7 @@ from torch.func import grad
 from attacks.common import bottleneck, closed_form, labels, problem
 from attacks.common.batched import each_of
 from attacks.common.problem import InversionProblem
+from privbench.methods.base import DropoutMask, SamplingContext
 from privbench.networks.base import LinearClassifier
 from privbench.tensors import Params, Parts
 from privbench.types import Batch
@@ -36,17 +37,12 @@ def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool, rng
     assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
     first = str(classifier.features_layer)
 
-    shape = (len(auxiliary.labels), 1, *posed.model.feature_shape)
-    kept = (
-        torch.ones(shape)
-        if not posed.model.dropout
-        else torch.empty(shape).bernoulli_(1 - posed.model.dropout, generator=rng)
-    )
-    kept = kept.to(auxiliary.images) / (1 - posed.model.dropout)
+    rate, context = posed.model.dropout, SamplingContext(posed.model, None)
+    masks = DropoutMask().sample((len(auxiliary.labels), 1), context, rng).to(auxiliary.images.device)
 
     def loss(leaves: Parts, x: Tensor, y: Tensor, kept: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         h, _ = extractor.apply(leaves["extractor"], posed.buffers["extractor"], x[None], train=posed.train)
-        h = h * kept if posed.model.dropout else h
+        h = h * kept / (1 - rate) if rate else h
         params = posed.weights["classifier"] | leaves["classifier"]
         logits, inputs = classifier.linear_layers(params, h)
         task = posed.model.loss(logits, y[None]) + bottleneck.divergence(posed.model, params, h)
@@ -66,7 +62,7 @@ def simulated(posed: InversionProblem, auxiliary: Batch, labels_known: bool, rng
             gradient["classifier"][f"{first}.bias"], h, _flat(gradient["extractor"]), label if labels_known else error,
         ])  # fmt: skip
 
-    pieces = zip(*(t.split(PIECE) for t in (*auxiliary, kept)), strict=True)
+    pieces = zip(*(t.split(PIECE) for t in (*auxiliary, masks)), strict=True)
     rows = torch.cat([each_of(one)(*piece) for piece in pieces]).detach()
     widths = [*posed.weights["classifier"][f"{first}.weight"].shape, posed.model.classes]
     signals = Signals(*rows.split([*widths[:2], rows.shape[1] - sum(widths), widths[2]], 1))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from privbench.scoring import epsilon_bounds
 from privbench.scoring.statistics import CAP_DB
@@ -161,8 +161,8 @@ class Audit(StrictModel):
 
     unit: Literal["example", "client"]  # what a canary is: an image of one client, or a whole client
     claimed: Amount  # epsilon of the audited client, the one with the fewest images
-    delta: Rate
-    canaries: Count
+    delta: Annotated[float, Field(ge=0, le=1)]
+    canaries: Annotated[int, Field(ge=0, le=100_000)]  # as many as a cell may ask for (privbench.spec.CellSpec.audit)
     guesses: Count
     right: Count
     lower_bound: Number  # epsilon is at least that
@@ -171,6 +171,14 @@ class Audit(StrictModel):
     single_right: Count
     single_allowed: Rate  # share of right guesses that the claim allows for a single release
     single_p_value: Rate  # probability under the claim of so many right ones, or of a release that goes so far, or more
+
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if not self.right <= self.guesses <= self.canaries:
+            raise ValueError(
+                "an audit has as many canaries as guesses or more, and as many of these as right ones or more"
+            )
+        return self
 
     def contradicted(self, audits: int = 1) -> bool:
         """Whether the claim cannot be true: refuted in one run, or in single releases at FALSE_ALARM_RATE.

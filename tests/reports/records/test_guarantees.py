@@ -128,6 +128,21 @@ def test_an_audit_that_contradicts_the_claim_is_a_failed_check(audited, refuted)
     assert ("audit-refutes" in names) == refuted
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"right": 10**12},
+        {"guesses": 1001},
+        {"canaries": 10**12, "guesses": 10**12, "right": 10**12},
+        {"delta": 1.00001},
+    ],
+)
+def test_a_record_holds_no_audit_that_cannot_have_been(changed):
+    """The bound of so many guesses would take that much memory."""
+    with pytest.raises(ValueError, match=r"Audit"):
+        Audit.model_validate(audit() | changed)
+
+
 BETWEEN = sum(epsilon_bounds.lower_bound(1000, 124, 110, 1e-5, confidence) for confidence in (0.95, 0.975)) / 2
 
 
