@@ -242,9 +242,10 @@ def test_steps_on_one_image_are_taken_on_running_statistics_as_its_gradient_is(d
     for key, change in made.items():
         part, n = key.split("/")
         observed = seen.updates[part][n][0].double()
-        # Single precision rounds weights of size 1 once a step, fixed point the sum.
-        error = 1e-3 * float(change.abs().max()) + 4 * torch.finfo(torch.float32).eps
-        assert float((change - observed).abs().max()) < error, key
+        # Single precision rounds weights of size 1 once a step, fixed point the sum. A unit whose input is within rounding of 0
+        # may be on in one precision and off in the other, which moves a filter by its whole share: hence norms.
+        error = 0.1 * float(observed.norm()) + 4 * torch.finfo(torch.float32).eps * observed.numel() ** 0.5
+        assert float((change - observed).norm()) < error < 0.5 * float(observed.norm()), key
 
 
 def one_image_step(local, **spec):
