@@ -57,6 +57,7 @@ class ModelInconsistency:
         """What the target receives, or HONEST; UserError unless its classifier begins with a linear layer."""
         assert knowledge.expected is not None, "active attacks are told of the uploads to come"
         expected = knowledge.expected
+        assert expected.weights is not None, "messages are taken out of sums alone"
         # The more images the target has, the finer its message is in fixed point.
         counts = (expected.weights[self.target],)
         # The others' messages are silent but for their noise, which counts relative to the target's share.

@@ -204,6 +204,12 @@ class CellSpec(Strict):
         }  # fmt: skip
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
+    @property
+    def able_rounds(self) -> Sequence[int]:
+        """The rounds after which the attacked networks may be: the one that is named, of "best" and "last" any of the training."""
+        last = self.train.schedule.rounds
+        return [int(self.round)] if self.round.isdigit() else range(min(1, last), last + 1)
+
     @model_validator(mode="after")
     def _attacked_or_not(self) -> CellSpec:
         """An accuracy cell has no settings of an attack, so that there is one name for it."""

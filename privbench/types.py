@@ -289,8 +289,9 @@ class ExpectedUpload(NamedTuple):
     # The number format in which uploads are sent (privbench/observation/wire.py).
     wire: Literal["float32", "bf16", "fp16"] = "float32"
     local: LocalSteps | None = None  # behind uploads that are whole updates
-    # By which the server gets the sum of several clients' messages, of B / len(weights) images each; one where it gets messages.
-    weights: tuple[int, ...] = (1,)
+    # By which the server gets the sum of several clients' messages, of B / len(weights) images each; None where every message
+    # arrives by itself.
+    weights: tuple[int, ...] | None = None
     # How much more noise arrives with a message than it has itself: more than 1 where others of a sum bring their noise alone.
     noise_factor: float = 1.0
     # Larger entries of a message are lost, beside those that the server finds by itself: messages of others take room in a sum.
@@ -299,13 +300,14 @@ class ExpectedUpload(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights with sum 1."""
-        return tuple(weight / sum(self.weights) for weight in self.weights)
+        """The weights with sum 1; of a message that arrives by itself 1."""
+        weights = self.weights or (1,)
+        return tuple(weight / sum(weights) for weight in weights)
 
     @property
     def images_per_client(self) -> int:
         """How many images of an upload are of one client."""
-        return self.batch_size // len(self.weights)
+        return self.batch_size // len(self.shares)
 
 
 class KnownImages(NamedTuple):

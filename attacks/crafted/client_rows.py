@@ -45,7 +45,7 @@ def check_enough(like: Params, clients: int) -> None:
 def crafted(like: Params, features: Batch, expected: ExpectedUpload) -> tuple[Networks, ...]:
     """The heads of LeNet-5 to send to each client in place of `like`, for images like those of some features [N, n] with labels."""
     h, y = features
-    several, clients = expected.images_per_client > 1, len(expected.weights)
+    several, clients = expected.images_per_client > 1, len(expected.shares)
     w = classifiers.principal_direction(h) if several else classifiers.discriminant(h, y, len(like["fc3.bias"]))
     t, sent = h @ w, []
     for k in range(clients):

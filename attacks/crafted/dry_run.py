@@ -93,10 +93,9 @@ def largest_entry(expected: ExpectedUpload) -> float:
     """
     sizes = torch.logspace(0, DECADES, STEPS_PER_DECADE * DECADES + 1)
     message = wire.rounded({"sizes": {"sizes": sizes}}, expected.wire)
-    if "aggregate" in expected.defense.places:
+    if expected.weights is not None:
         rng = stream(0, "attacker", STREAM, "sizes")
-        clients = len(expected.weights)
-        message = expected.defense.aggregate([message] * clients, expected.weights, rng).tensors
+        message = expected.defense.aggregate([message] * len(expected.weights), expected.weights, rng).tensors
     arrives = message["sizes"]["sizes"].isfinite()
     return min(float(sizes.where(arrives, 0.0).max()), expected.largest)
 
@@ -231,14 +230,14 @@ def observed(
 
     Whole updates are taken for gradients.
     """
-    received = divided or (networks,) * len(expected.weights)
+    received = divided or (networks,) * len(expected.shares)
     sent: list[Parts] = []
-    (n, size), sums = clients.labels.shape, "aggregate" in expected.defense.places
+    (n, size), weights = clients.labels.shape, expected.weights
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", STREAM, "defence", v)
         of_each = zip(*(t.split(expected.images_per_client) for t in (x, y)), strict=True)
         messages = [_sent(model, own, Batch(*one), expected, rng) for own, one in zip(received, of_each, strict=True)]
-        whole = expected.defense.aggregate(messages, expected.weights, rng).tensors if sums else messages[0]
+        whole = messages[0] if weights is None else expected.defense.aggregate(messages, weights, rng).tensors
         sent.append(_with_noise_of_others(whole, expected, seed, rng))
     stacked = {
         part: {name: torch.stack([one[part][name] for one in sent]) for name in networks.params[part]}
@@ -250,7 +249,7 @@ def observed(
     if "variance" in defense:
         defense["variance"] = float(defense["variance"]) * expected.noise_factor**2
     # Of one client the message is the sum, as where it was isolated in one.
-    summed = sums and len(expected.weights) > 1
+    summed = len(expected.shares) > 1
     defense = defense if summed else described.of_one_message(defense)
     seen = Artifact(
         method="dry run",

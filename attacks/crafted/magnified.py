@@ -73,7 +73,7 @@ def candidates(
 
 def reaches(expected: ExpectedUpload) -> tuple[float, float]:
     """Both of them, that one first which the number format of the uploads holds."""
-    is_coarse = "aggregate" in expected.defense.places or expected.wire == "fp16"
+    is_coarse = expected.weights is not None or expected.wire == "fp16"
     return (SHORT_REACH, REACH) if is_coarse else (REACH, SHORT_REACH)
 
 

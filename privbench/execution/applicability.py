@@ -14,6 +14,7 @@ from privbench.methods.base import RoundClock
 from privbench.networks import layer_chain
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import BACKBONES, Model
+from privbench.observation import chosen_victims
 from privbench.spec import CellSpec
 from privbench.tensors import Params
 from privbench.types import CLASSIFICATION, Artifact
@@ -63,7 +64,7 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
     private = "extractor" not in method.shared_parts
     defense = written_defense.create(train.defense, train.where)
-    summed = "aggregate" in defense.places
+    summed = chosen_victims.summed(defense, method, cell.able_rounds, train.clients)
     gan = method.networks(train.backbone).get("gan", Model.gan)
     model = registry.model(train.backbone, 3, 10, train.image_size, gan=gan)
     model = defense.network(model) if "network" in defense.places else model
@@ -123,8 +124,7 @@ def _is_mixed(cell: CellSpec) -> bool:
     if cell.observe != "gradient":
         return False
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
-    able = [int(cell.round)] if cell.round.isdigit() else range(min(1, rounds), rounds + 1)
-    return all(method.imitated(RoundClock(r + 1, rounds)) for r in able)
+    return all(method.imitated(RoundClock(r + 1, rounds)) for r in cell.able_rounds)
 
 
 def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:

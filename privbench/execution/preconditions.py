@@ -54,7 +54,7 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
         return
     method = federation.method_of(cell.train)
     sums = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
-    rounds = [int(cell.round)] if cell.round.isdigit() else range(min(1, last := cell.train.schedule.rounds), last + 1)
+    rounds = cell.able_rounds
     for of in dict.fromkeys(chosen_victims.senders(method, round_, len(fed.clients)) for round_ in rounds):
         chosen_victims.check_victims(
             fed, cell.victims, cell.batch_size, cell.train.seed, method.client_tasks, summed=sums and len(of) > 1, of=of
@@ -93,7 +93,13 @@ def _check_attack(cell: CellSpec) -> None:
     update = cell.observe == "update"
     if method.shared_parts:
         chosen_victims.check_sent(train.method, method, update=update, round_=cell.round)
-    summed = "aggregate" in written_defense.create(train.defense, train.where).places
+    defense = written_defense.create(train.defense, train.where)
+    summed = chosen_victims.summed(defense, method, cell.able_rounds, train.clients)
+    if "aggregate" in attack.needs and "aggregate" in defense.places and not summed:
+        raise UserError(
+            f"{name} takes clients' messages out of a sum, but from round 1 on one client of {train.method} sends alone; "
+            "try --round 0"
+        )
     offers = observe.offers(method, labels_known=cell.labels_known, update=update, summed=summed)
     one_attack.check_offered(name, attack.needs, offers, train.method, method.shared_parts, update=update)
     if active_server.too_early(cell):
@@ -102,7 +108,7 @@ def _check_attack(cell: CellSpec) -> None:
         raise UserError(f"{name} needs {knowledge.ABSENT['sent']}")
     if "colluder" in attack.needs and train.clients < 2:
         raise UserError(f"{name} needs {knowledge.ABSENT['colluder']}")
-    if summed:
+    if "aggregate" in defense.places:
         defended.check_sums(train.method, method, train.clients)
     if registry.is_inference(name) and attack.question not in QUESTIONS:
         raise UserError(f"{name} states '{attack.question}', but what is scored is {', '.join(QUESTIONS)}")

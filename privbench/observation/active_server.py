@@ -19,8 +19,8 @@ import torch
 from privbench import registry, seeds, written_defense
 from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.methods.base import Method
+from privbench.observation import chosen_victims, local_update, observe
 from privbench.observation import knowledge as known
-from privbench.observation import local_update, observe
 from privbench.spec import CellSpec
 from privbench.system import files
 from privbench.training import checkpoint, federation, harness, training_files
@@ -139,7 +139,8 @@ def too_early(cell: CellSpec) -> bool:
 
 def lacking(cell: CellSpec, method: Method) -> str:
     """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
-    summed = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
+    defense = written_defense.create(cell.train.defense, cell.train.where)
+    summed = chosen_victims.summed(defense, method, cell.able_rounds, cell.train.clients)
     offered = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update", summed=summed)
     needed = registry.needs(cell.attack or "", cell.attack_settings)
     missing = sorted(needed - offered - set(known.FIELDS))
@@ -156,7 +157,10 @@ def crafted(
     Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
     """
     attack = _attack(cell)
-    attackers, seed = _attackers(cell, setup, attack, data_root, cache), seeds.of_attacker(setup.spec.id, round_)
+    attackers, seed = (
+        _attackers(cell, setup, attack, round_, data_root, cache),
+        seeds.of_attacker(setup.spec.id, round_),
+    )
     try:
         networks = attack.craft(setup.model, _broadcast(server), attackers, seed)
     except UserError as error:
@@ -168,7 +172,10 @@ def crafted_each(
     cell: CellSpec, setup: Setup, attack: DividingAttack, shot: Snapshot, data_root: Path | None
 ) -> list[Replica]:
     """What the server sends to each client in place of its broadcast; nothing where it is honest; AttackRefused as `sent`."""
-    attackers, seed = _attackers(cell, setup, attack, data_root, None), seeds.of_attacker(setup.spec.id, shot.round)
+    attackers, seed = (
+        _attackers(cell, setup, attack, shot.round, data_root, None),
+        seeds.of_attacker(setup.spec.id, shot.round),
+    )
     try:
         networks = attack.craft_each(setup.model, _broadcast(shot.server), attackers, seed)
     except UserError as error:
@@ -177,24 +184,27 @@ def crafted_each(
 
 
 def _attackers(
-    cell: CellSpec, setup: Setup, attack: ActiveAttack, data_root: Path | None, cache: Path | None
+    cell: CellSpec, setup: Setup, attack: ActiveAttack, round_: int, data_root: Path | None, cache: Path | None
 ) -> Knowledge:
-    """What an active attack is told before it crafts."""
+    """What an active attack is told before it crafts, of the messages that come after `round_` rounds."""
     model = setup.model
     shape = (model.channels, model.image_size, model.image_size)
     attacker_view = federation.as_known(setup.spec, setup.federation)
     images, _ = known.auxiliary(
         attacker_view, cell.auxiliary, data_root, shape, setup.spec.seed, cell.auxiliary_content
     )
-    sizes = tuple(map(setup.method.counts_for, map(len, setup.labels))) if "aggregate" in setup.defense.places else (1,)
+    weights = None
+    if chosen_victims.summed(setup.defense, setup.method, [round_], len(setup.labels)):
+        of = chosen_victims.senders(setup.method, round_, len(setup.labels))
+        weights = tuple(setup.method.counts_for(len(setup.labels[k])) for k in of)
     whole = Knowledge(
         auxiliary=images,
         expected=ExpectedUpload(
-            cell.batch_size * len(sizes),
+            cell.batch_size * len(weights or (1,)),
             setup.defense,
             cell.wire,
             local_update.local_steps(cell),
-            sizes,
+            weights,
             labels_known=cell.labels_known,
         ),
         cache=cache,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from privbench.data import tasks
 from privbench.data.dataset import SIDE
 from privbench.data.readers.resize import pixels
 from privbench.data.tasks import TaskRows, TaskShape
+from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.methods import participation
 from privbench.methods.base import Method
@@ -34,6 +35,11 @@ def senders(method: Method, round_: int, clients: int) -> tuple[int, ...]:
     A gradient or an update is of the round that comes next; networks that are sent as weights are of the one that is over.
     """
     return participation.of_round(method, round_ + 1 if visible(method) else round_, clients)
+
+
+def summed(defense: Defense, method: Method, rounds: Iterable[int], clients: int) -> bool:
+    """Whether a defence adds up the K clients' messages that are attacked after one of these rounds: where several are sent."""
+    return "aggregate" in defense.places and any(len(senders(method, round_, clients)) > 1 for round_ in rounds)
 
 
 def check_sent(name: str, method: Method, *, update: bool = False, round_: str = "best") -> None:

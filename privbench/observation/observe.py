@@ -10,6 +10,7 @@ from torch import Tensor
 
 from privbench.data.dataset import SIDE
 from privbench.data.readers.resize import pixels
+from privbench.defending import described
 from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.methods.base import Method, RoundClock, SamplingContext
@@ -100,7 +101,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
     chosen_victims.check_sent(method_name, method, update=local is not None, round_=str(snapshot.round))
     visible, everyone = chosen_victims.visible(method), len(federation.clients)
     of = chosen_victims.senders(method, snapshot.round, everyone)
-    summed = "aggregate" in defense.places and len(of) > 1
+    summed = chosen_victims.summed(defense, method, [snapshot.round], everyone)
     sizes = [method.counts_for(len(federation.clients[k].train.labels)) for k in of]
     if summed and len(of) < everyone:
         raise UserError(
@@ -127,6 +128,9 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         )
         counts = None if counts is None else secure_sums.of_counts(defense, counts, seed)
         images, labels, clients = _of_sums(images, labels, victims, isolated)
+    described_as = defended_upload.described(
+        defense, local, batch_size, form, [n / sum(sizes) for n in sizes] if summed else (1.0,)
+    )
     artifact = Artifact(
         method=method_name,
         dataset=dataset,
@@ -143,9 +147,8 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
         label_counts=counts,
-        defense=defended_upload.described(
-            defense, local, batch_size, form, [n / sum(sizes) for n in sizes] if summed else (1.0,)
-        ),
+        # Where one client sends alone, what adds messages up has nothing to do.
+        defense=described_as if summed else described.of_one_message(described_as),
         updates={} if local is None else _stack(sent),
         local=local,
         imitated=labels.shape[1] * method.imitated(clock),

@@ -171,14 +171,14 @@ def test_one_auxiliary_image_is_sent_without_a_dry_run():
 @pytest.mark.parametrize(
     ("defense", "wire", "weights", "largest"),
     [
-        ("none", "float32", (1,), 10.0**dry_run.DECADES),
-        ("gaussian:0.001", "fp16", (1,), 65504.0),
+        ("none", "float32", None, 10.0**dry_run.DECADES),
+        ("gaussian:0.001", "fp16", None, 65504.0),
         ("secure-aggregation", "float32", (20, 31), 2.0**30 / 2 / 31),
         ("gaussian:0.001+secure-aggregation", "fp16", (300,) * 4, 65504.0),
     ],
 )
 def test_the_largest_entry_is_what_formats_and_whole_numbers_carry(defense, wire, weights, largest):
-    expected = ExpectedUpload(len(weights), written_defense.create(defense, "update"), wire, weights=weights)
+    expected = ExpectedUpload(len(weights or (1,)), written_defense.create(defense, "update"), wire, weights=weights)
     found = dry_run.largest_entry(expected)
     assert largest / 10 ** (1 / dry_run.STEPS_PER_DECADE) <= found <= largest
     size = classifiers.saturation(1e-3, found)

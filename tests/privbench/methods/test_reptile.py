@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from attacks.imprint import Imprint
 from privbench import presets, registry
 from privbench.data import partition
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
-from privbench.execution import one_attack
+from privbench.execution import one_attack, preconditions
 from privbench.methods.base import RoundClock
 from privbench.methods.reptile import Reptile
 from privbench.observation import active_server, local_update, observe
@@ -27,7 +28,7 @@ from privbench.training import (
 )
 from privbench.training.engine.alone import run_alone
 from privbench.training.state import Snapshot
-from privbench.types import Images, Knowledge, LocalSteps
+from privbench.types import Images, Knowledge, LocalSteps, Networks
 from tests.builders.federations import learn_round
 
 CPU = torch.device("cpu")
@@ -223,6 +224,36 @@ def test_in_two_phases_the_server_sees_a_sum_first_and_then_the_gradient_of_one_
     # Round 3 is the second client's.
     assert (later.senders, later.member_weights, later.client.tolist()) == (1, None, [1, 1])
     assert truth.labels.shape == (2, 2)
+
+
+@pytest.mark.parametrize(("round_", "weights"), [(0, (1, 1, 1)), (2, None)])
+def test_in_two_phases_an_active_server_expects_a_sum_first_and_then_one_message(round_, weights, monkeypatch):
+    setup, told = prepared("clip:1+secure-aggregation:masks", turns=True), []
+    monkeypatch.setattr(Imprint, "craft", lambda *given: told.append(given[3].expected) or Networks({}, {}))
+    cell = presets.cell_spec("smoke", setup.spec, registry.typed("attack", "imprint"), round_=str(round_), batch_size=2)
+    state = harness.initial(setup)
+    shot = Snapshot(round_, state.server, state.clients, [({}, {})] * len(state.clients))
+    active_server.sent(cell, setup, shot, None)
+    seen, truth = observed(setup, 2, 2, shot=shot)
+    (expected,) = told
+    assert expected.weights == weights
+    assert expected.batch_size == truth.labels.shape[1] == (2 if weights is None else 6)
+    # One client's message was clipped, and nothing added it up.
+    assert ("clip" in seen.defense) == (weights is None)
+    assert (seen.member_weights is None) == (weights is None)
+
+
+@pytest.mark.parametrize("attack", ["model-inconsistency", "client-rows"])
+def test_in_two_phases_nothing_is_taken_out_of_sums_that_never_come(attack):
+    setup = prepared("secure-aggregation:masks", turns=True)
+    cells = {r: presets.cell_spec("smoke", setup.spec, attack, round_=r) for r in ("0", "2", "best")}
+    for round_, cell in cells.items():
+        lacking = active_server.lacking(cell, setup.method)
+        assert ("aggregate" in lacking) == (round_ != "0")
+        if round_ == "0":
+            continue
+        with pytest.raises(UserError, match=f"{attack} takes .* from round 1 on one client of reptile sends alone"):
+            preconditions._check_attack(cell)
 
 
 def test_a_defence_of_every_image_draws_from_all_images_of_the_classes_and_says_so():
