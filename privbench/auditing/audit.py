@@ -134,6 +134,7 @@ def _row(seen: Artifact, result: AttackResult) -> AuditRow:
         knowledge.tag(attack, seen.offers()),
         str(getattr(attack, "rung", "")),
         evidence.explained(seen, result.reconstruction),
+        evidence.explained_by_grey(seen, result.reconstruction),
         victims.outcomes(seen, result.reconstruction, is_floor=result.attack in registry.FLOORS),
     )
 

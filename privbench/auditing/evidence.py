@@ -2,7 +2,8 @@
 
     explained = 1 - ||g(x~) - G||^2 / ||G||^2      in percent
 g is the gradient, or the change by the local steps, of the images clipped to [0, 1].
-100 is an image that explains everything, which need not be the true one; one of grey pixels explains little or less than nothing.
+100 is an image that explains everything, which need not be the true one. The reference is how much images of grey pixels explain,
+with the same labels: much of a message may depend on the labels alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD
 from privbench.tensors import Parts
 from privbench.types import CLASSIFICATION, Artifact, Reconstruction
+
+GREY = 0.5  # a pixel's value
 
 
 def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
@@ -39,6 +42,12 @@ def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
         size = sum(float(t[v].double().square().sum()) for net in observed.values() for t in net.values())
         shares.append(torch.tensor(100 * (1 - gap / size) if size else torch.nan, dtype=torch.float64))
     return torch.stack(shares)
+
+
+def explained_by_grey(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
+    """The same of images of which every pixel is grey, with the labels of the reconstruction."""
+    grey = torch.full_like(reconstruction.images, GREY)
+    return explained(seen, reconstruction._replace(images=grey.where(reconstruction.images.isfinite(), torch.nan)))
 
 
 def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:

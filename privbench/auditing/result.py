@@ -30,8 +30,9 @@ from reports.tables.report import Report, Table
 STEM = "audit"  # of the files of a result
 UNSCORED = "UNSCORED: no truth was given, so that nothing here says how near an image is to the client's."
 ABOUT_EXPLAINED = (
-    "'explained' is how much of what was received the images explain, in percent (100: all of it); another image than the true one "
-    "may explain as much."
+    "'explained' is how much of what was received the images explain, in percent (100: all of it), and 'by grey' how much grey "
+    "images with the same labels do. Another image than the true one may explain as much; where grey explains nearly as much, "
+    "neither tells how near an image is."
 )
 MOST_LABELS = 8  # that a table shows
 PICTURES = (1, 3)  # channels that can be drawn
@@ -44,6 +45,7 @@ class AuditRow(NamedTuple):
     knowledge: str
     rung: str
     explained: Tensor | None  # [V] percent; None where a network is private
+    explained_by_grey: Tensor | None  # [V] the same of grey images
     outcomes: list[str]  # [V]
 
     @property
@@ -54,9 +56,12 @@ class AuditRow(NamedTuple):
     @property
     def explained_percent(self) -> float | None:
         """The mean over victims; None where one has none."""
-        if self.explained is None or not bool(self.explained.isfinite().all()):
-            return None
-        return float(self.explained.mean())
+        return _mean(self.explained)
+
+    @property
+    def grey_percent(self) -> float | None:
+        """The same of grey images."""
+        return _mean(self.explained_by_grey)
 
     @property
     def ended(self) -> str:
@@ -155,7 +160,7 @@ class AuditResult:
         else:
             title = "Attacks, unscored"
             notes.append(UNSCORED)
-        columns += ["explained (%)", "labels", "ended"]
+        columns += ["explained (%)", "by grey (%)", "labels", "ended"]
         notes += [ABOUT_EXPLAINED, *self._messages()]
         return Table(title, columns, [self._cells(row) for row in self.rows], notes)
 
@@ -191,8 +196,8 @@ class AuditResult:
             cells += [NONE] * 3 if f is None else [
                 range_text(_interval(f.error)), self._feature_floor()[1], f"{fmean(f.r2.tolist()):.3f}"
             ]  # fmt: skip
-        explained = row.explained_percent
-        return [*cells, NONE if explained is None else f"{explained:.1f}", self._labels(row), row.ended]
+        cells += [NONE if share is None else f"{share:.1f}" for share in (row.explained_percent, row.grey_percent)]
+        return [*cells, self._labels(row), row.ended]
 
     def _labels(self, row: AuditRow) -> str:
         """The share that is right where the truth has labels, else those recovered."""
@@ -232,6 +237,7 @@ class AuditResult:
         comparable = self.truth is not None and bool((self.truth.labels >= 0).all()) and bool((labels >= 0).all())
         return numbers | {
             "explained_percent": row.explained_percent,
+            "explained_by_grey_percent": row.grey_percent,
             "label_accuracy": self._label_accuracy(labels) if comparable else None,
             "messages": len(row.outcomes),
             "failures": sum(word in FAILURES for word in row.outcomes),
@@ -239,6 +245,10 @@ class AuditResult:
             "is_floor": row.name in registry.FLOORS,
             "images": row.result.path.name,
         }
+
+
+def _mean(shares: Tensor | None) -> float | None:
+    return None if shares is None or not bool(shares.isfinite().all()) else float(shares.mean())
 
 
 def _of_pictures(m: Measured) -> dict[str, Any]:

@@ -340,7 +340,10 @@ def _knowledge(
 
 
 def _true_features(seen: Artifact, shot: Snapshot) -> image_scores.Features:
-    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
+    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone.
+
+    Where a server crafted the extractor, through the honest one: one measure for all attacks on the same networks.
+    """
     net, train = seen.model.net("extractor"), seen.model.train_mode(seen.images_per_client)
 
     def features(victim: int, images: torch.Tensor) -> torch.Tensor:

@@ -69,6 +69,8 @@ def test_a_cnn_is_attacked_and_scored_beside_its_floors(cnn, tmp_path):
     table = result.frame().set_index("attack")
     assert table["psnr_db"]["matching"] > table["psnr_db"]["grey"] == pytest.approx(table["floor_db"]["matching"])
     assert table["explained_percent"]["matching"] > 90
+    assert table["explained_by_grey_percent"]["matching"] < table["explained_percent"]["matching"]
+    assert table["explained_by_grey_percent"].isna()["grey"]
     assert table["label_accuracy"]["matching"] == 1
     assert bool(table["is_scored"].all())
     written = StringIO(result.frame().to_csv(index=False))
@@ -98,7 +100,7 @@ def test_without_a_truth_the_attackers_evidence_stands_and_images_are_marked_as_
     assert "psnr_db" not in result.frame()
     text = (tmp_path / "audit.md").read_text()
     assert "UNSCORED" in text
-    assert re.search(r"\| matching \| gradient \| -?\d+\.\d \| 3 7 \| reconstructed 2 \|", text)
+    assert re.search(r"\| matching \| gradient \| -?\d+\.\d \| -?\d+\.\d \| 3 7 \| reconstructed 2 \|", text)
     assert "imprint reads what its own crafted classifier brought back, but these clients got an honest one" in text
     assert (tmp_path / "audit-grid.png").exists()
 
@@ -114,6 +116,8 @@ def test_the_true_images_explain_everything_and_others_less(cnn):
 
     assert of(images) == pytest.approx([100, 100], abs=1e-4)
     assert max(of(images.flip(0))) < 99
+    made = Reconstruction(images[:, None], labels[:, None], empty, empty[:, None], empty.long(), 0)
+    assert evidence.explained_by_grey(seen, made).tolist() == of(torch.full_like(images, 0.5))
     for lost in (torch.inf, -torch.inf, torch.nan):
         broken = images.clone()
         broken[1, 0, 0, 0] = lost
