@@ -21,6 +21,8 @@ from privbench.types import LocalSteps
 
 ADAM_EPS = 1e-8  # of simulated steps
 WITHOUT = ("momentum", "dampening", "nesterov", "maximize", "amsgrad", "decoupled_weight_decay")  # in simulated steps
+PLAIN_SGD = "--local-steps with --local-lr simulate plain SGD in its place, which understates what leaks"
+WEAKER = "Where the client stepped otherwise, attacks find less than there is."
 
 
 class FromCapture(NamedTuple):
@@ -133,18 +135,15 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
         )
     settings = work.settings
     if used := [name for name in WITHOUT if settings.get(name)]:
-        raise UserError(
-            f"local steps of {work.optimizer} with {used[0]} are not simulated; add --local-steps and --local-lr"
-        )
+        raise UserError(f"local steps of {work.optimizer} with {used[0]} are not simulated; {PLAIN_SGD}")
     if several := [name for name in ("lr", "weight_decay", "betas", "eps") if _differs(name, settings.get(name))]:
         raise UserError(
-            f"{work.optimizer} had several values of {several[0]}, each for a group of parameters, which is not simulated; add "
-            "--local-steps and --local-lr"
+            f"{work.optimizer} had several values of {several[0]}, each for a group of parameters, which is not simulated; "
+            f"{PLAIN_SGD}"
         )
     if work.optimizer == "Adam" and settings.get("eps", ADAM_EPS) != ADAM_EPS:
         raise UserError(
-            f"local steps of Adam with eps {settings['eps']} are not simulated, only with {ADAM_EPS:g}; add --local-steps and "
-            "--local-lr"
+            f"local steps of Adam with eps {settings['eps']} are not simulated, only with {ADAM_EPS:g}; {PLAIN_SGD}"
         )
     rate, decay = settings.get("lr"), settings.get("weight_decay") or 0.0
     if not isinstance(rate, int | float) or not isinstance(decay, int | float):
@@ -159,9 +158,7 @@ def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
             Adam, {"lr": rate, "beta1": float(beta1 or 0), "beta2": float(beta2 or 0), "weight_decay": decay}, "Adam's "
         )
     else:
-        raise UserError(
-            f"local steps of {work.optimizer} are not simulated, only of SGD and Adam; add --local-steps and --local-lr"
-        )
+        raise UserError(f"local steps of {work.optimizer} are not simulated, only of SGD and Adam; {PLAIN_SGD}")
     return _checked(LocalSteps(work.steps, setting.model_dump(), _mini_batch(work, examples)))
 
 
@@ -235,7 +232,7 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
         kept = {"weight_decay"} if local.optimiser.get("weight_decay") else set[str]()
         if left_out := [name for name in used if name not in kept]:
             notes.append(
-                f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it."
+                f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it. {WEAKER}"
             )
         name = "SGD" if local.optimiser.get("kind") == "sgd" else "Adam"
         declared = {"optimizer": name, "steps": local.steps, "lr": local.optimiser.get("lr")}
@@ -243,7 +240,7 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
         if unlike := [n for n in declared if said.get(n) is not None and said[n] != declared[n]]:
             notes.append(
                 f"The capture says {', '.join(f'{n} {said[n]}' for n in unlike)} of the local steps; simulated are those declared, "
-                f"{', '.join(f'{n} {declared[n]}' for n in unlike)}."
+                f"{', '.join(f'{n} {declared[n]}' for n in unlike)}. {WEAKER}"
             )
     if len(capture.rounds) > 1:
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")

@@ -208,7 +208,7 @@ def test_a_rate_of_zero_is_refused_in_one_line():
     ],
 )
 def test_steps_that_are_not_known_or_not_simulated_are_refused_with_the_way_out(work, said):
-    with pytest.raises(UserError, match=f"{said}.*add --local-steps and --local-lr"):
+    with pytest.raises(UserError, match=f"{said}.*--local-steps (and|with) --local-lr"):
         local_steps(work, 8)
 
 
