@@ -9,7 +9,7 @@ from functools import cache
 from typing import get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from privbench import registry, written_defense
@@ -27,6 +27,7 @@ from privbench.records import victims
 from privbench.scoring import feature_scores
 from privbench.scoring.feature_scores import FeatureScale
 from privbench.system import machine
+from privbench.system.file_headers import short
 from privbench.types import CLASSIFICATION, Artifact, Batch, Truth
 
 MOST_NAMED = 3  # tensors in a note
@@ -66,6 +67,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     seen = observed.artifact_of(model, received, request.shared, described)
     if model.client_loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
+    _check_loss(model, seen.labels)
     true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, loaded)
     truth = None if true is None else observed.truth_of(*true, form, seen, own_loss=model.client_loss is not None)
     if truth is not None and not form.is_vector and min(form.shape[1:]) < SMALLEST_SIDE:
@@ -98,6 +100,22 @@ def _number_format(received: Received, declared: Format | None) -> Format:
         return declared
     kinds = {t.dtype for t in received.messages.values()}
     return "bf16" if torch.bfloat16 in kinds else "fp16" if torch.float16 in kinds else "float32"
+
+
+def _check_loss(model: ModuleModel, labels: Tensor | None) -> None:
+    """UserError where the declared loss cannot be called with the module's outputs and the labels, or returns no tensor."""
+    if model.client_loss is None or labels is None:
+        return
+    outputs = torch.zeros(labels.shape[1], model.classes)
+    try:
+        loss = model.client_loss(outputs, labels[0])
+    # The caller's own code may raise anything.
+    except Exception as error:
+        raise UserError(
+            f"the declared loss cannot be taken of outputs {list(outputs.shape)} and labels {list(labels[0].shape)}: {short(error)}"
+        ) from error
+    if not isinstance(loss, Tensor):
+        raise UserError(f"the declared loss should return a tensor, but it returned a {type(loss).__name__}")
 
 
 def _check_extractor(named: Sequence[str], module: nn.Module, model: ModuleModel) -> None:

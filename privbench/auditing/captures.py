@@ -232,7 +232,8 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
         kept = {"weight_decay"} if local.optimiser.get("weight_decay") else set[str]()
         if left_out := [name for name in used if name not in kept]:
             notes.append(
-                f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it. {WEAKER}"
+                f"The client stepped by {first.local.optimizer} with {', '.join(left_out)}; simulated are steps without it. "
+                f"{WEAKER}"
             )
         name = "SGD" if local.optimiser.get("kind") == "sgd" else "Adam"
         declared = {"optimizer": name, "steps": local.steps, "lr": local.optimiser.get("lr")}

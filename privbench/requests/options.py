@@ -271,6 +271,8 @@ class AttackOptions:
 
     def named(self) -> list[str]:
         """The attacks that are asked for, each once, "ladder" and "ladder:all" as they are; UserError for a name that is none."""
+        if self.attack is not None and not self.attack:
+            raise UserError("no attack was named; leave out `attack` for the default ones")
         self.is_ladder()
         named = list(dict.fromkeys((*(self.attack or []), *(self.also or []))))
         for name in named:

@@ -136,6 +136,7 @@ def test_training_gives_a_row_per_seed_and_client(results):
         (lambda: privbench.attack(metod="fedavg"), "there is no option 'metod'; did you mean 'method'"),
         (lambda: privbench.attack(method="fedaveg"), "unknown method 'fedaveg'; did you mean 'fedavg'"),
         (lambda: privbench.attack(method="local"), "local sends nothing"),
+        (lambda: privbench.attack(attack=[]), "no attack was named; leave out `attack` for the default ones"),
         (lambda: privbench.attack(attack="grey", attack_set={"steps": 3}), "has no setting 'steps'"),
         (lambda: privbench.table(victim=3), "there is no option 'victim'"),
         (lambda: privbench.study("attak-table"), "attack-table"),

@@ -255,6 +255,12 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
     }  # fmt: skip
     with pytest.raises(UserError, match="with a loss of your own the labels have to be declared"):
         privbench.audit(module, **asked)
+    for wrong, said in (
+        (F.mse_loss, r"the declared loss cannot be taken of outputs \[2, 10\] and labels \[2\]: "),
+        (lambda o, y: float(brier(o, y)), "the declared loss should return a tensor, but it returned a float"),
+    ):
+        with pytest.raises(UserError, match=said):
+            privbench.audit(module, labels=labels, **(asked | {"loss": wrong}))
     (row,) = privbench.audit(module, labels=labels, **asked).rows
     assert (row.result.reconstruction.trace[:, -1] < row.result.reconstruction.trace[:, 0]).all()
 
