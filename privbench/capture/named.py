@@ -44,6 +44,15 @@ class StateNames:
         parameters = {name: t for name, t in state.items() if name not in self.buffers}
         return parameters, {name: t for name, t in state.items() if name in self.buffers}
 
+    def check_fits(self, parameters: Mapping[str, Tensor]) -> None:
+        """UserError for a tensor whose name or shape is none of the model's: no audit could take it."""
+        for name, t in parameters.items():
+            declared = self.layout.parameters.get(name)
+            if declared is None:
+                raise UserError(f"'{name}' is no tensor of the model; record what is sent of the model alone")
+            if tuple(t.shape) != tuple(declared.shape):
+                raise UserError(f"'{name}' has shape {list(t.shape)}, but {list(declared.shape)} in the model")
+
     def by_position(self, tensors: Sequence[Tensor]) -> dict[str, Tensor] | None:
         """Names for a list of tensors: as many as the state has, or as many parameters; None where they are neither."""
         parameters = [name for name in self.order if name not in self.buffers]

@@ -177,7 +177,7 @@ class Capture:
 
         Raises:
             UserError: There is no gradient, the parameters are not those at which it was taken, or the message does not fit the
-                format, such as a truth of other length; nothing of it is recorded then.
+                model or the format, such as a truth of other length; nothing of it is recorded then.
         """
         self._check_open()
         given = gradients is not None
@@ -229,8 +229,8 @@ class Capture:
             truth: (inputs, targets) of all training examples of the client; written only in a capture with truth=True.
 
         Raises:
-            UserError: There was no broadcast, both weights and a difference are given, or the message does not fit the format, such
-                as a truth of other length; nothing of it is recorded then.
+            UserError: There was no broadcast, both weights and a difference are given, or the message does not fit the model or the
+                format, such as a truth of other length; nothing of it is recorded then.
         """
         self._check_open()
         if not self._broadcasts:
@@ -254,6 +254,7 @@ class Capture:
         truth: tuple[Numbers, Numbers] | None = None,
     ) -> None:  # fmt: skip
         clients = _ascending(client)
+        self._names.check_fits(parameters)
         known = None if labels is None else _tensor(labels, "labels")
         kept = None if truth is None else _truth(truth)
         targets = known if known is not None else kept.targets if kept is not None else None
