@@ -38,6 +38,8 @@ INTERVAL, COARSE, ROUGH = 1e-4, 1e-3, 2.0
 # Relative; a solved noise multiplier never guarantees less than was asked for.
 TOLERANCE = 1e-3
 LARGEST_MULTIPLIER = 1e6
+# Below, no training learns anything; above, nothing is guaranteed. Minutes go by before noise for such an epsilon is found.
+LEAST_EPSILON, MOST_EPSILON = 1e-4, 1e4
 STEP = 0.8
 
 
@@ -58,9 +60,9 @@ class Spent(NamedTuple):
 
 
 def check(epsilon: float | None, delta: float) -> None:
-    """UserError unless epsilon (None: not asked for) is positive and finite and delta lies between 0 and 1."""
-    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
-        raise UserError(f"epsilon should be above 0 and finite, but {epsilon:g} was given")
+    """UserError unless epsilon (None: not asked for) means anything and delta lies between 0 and 1."""
+    if epsilon is not None and not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+        raise UserError(f"epsilon should be from {LEAST_EPSILON:g} to {MOST_EPSILON:g}, but {epsilon:g} was given")
     if not 0 < delta < 1:
         raise UserError(f"delta should lie between 0 and 1, both left out, but {delta:g} was given")
 

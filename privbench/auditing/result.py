@@ -19,7 +19,7 @@ from privbench.auditing.attack_series import SEED, AttackFailure, AttackResult
 from privbench.records.entries import FAILURES
 from privbench.scoring import image_scores, statistics
 from privbench.scoring.feature_scores import FeatureScores
-from privbench.scoring.statistics import Interval
+from privbench.scoring.statistics import LEAST_SEEDS, Interval
 from privbench.types import Truth
 from reports.figures import grid
 from reports.records.measured import Measured
@@ -152,7 +152,8 @@ class AuditResult:
         if self._is_scored("measured"):
             columns += ["PSNR (dB)", "floor (dB)", "gain (dB)"]
             notes.append(
-                "PSNR [95% interval over the messages]; 'floor' is the best image that anybody returns without inverting."
+                "PSNR [95% interval over the messages, if there are several]; 'floor' is the best image that anybody returns "
+                "without inverting."
             )
         elif self._is_scored("features"):
             columns += ["error (std)", "floor (std)", "R2"]
@@ -189,12 +190,12 @@ class AuditResult:
         if self._is_scored("measured"):
             m = row.result.measured
             cells += [NONE] * 3 if m is None else [
-                range_text(m.psnr_db), f"{m.floor.psnr_db:.2f} ({m.floor.name})", range_text(m.gain_db, sign=True)
+                _range(m.psnr_db, row), f"{m.floor.psnr_db:.2f} ({m.floor.name})", _range(m.gain_db, row, sign=True)
             ]  # fmt: skip
         elif self._is_scored("features"):
             f = row.result.features
             cells += [NONE] * 3 if f is None else [
-                range_text(_interval(f.error)), self._feature_floor()[1], f"{fmean(f.r2.tolist()):.3f}"
+                _range(_interval(f.error), row), self._feature_floor()[1], f"{fmean(f.r2.tolist()):.3f}"
             ]  # fmt: skip
         cells += [NONE if share is None else f"{share:.1f}" for share in (row.explained_percent, row.grey_percent)]
         return [*cells, self._labels(row), row.ended]
@@ -245,6 +246,12 @@ class AuditResult:
             "is_floor": row.name in registry.FLOORS,
             "images": row.result.path.name,
         }
+
+
+def _range(of: Interval, row: AuditRow, *, sign: bool = False) -> str:
+    """A mean with its interval over the messages, which are no seeds; of one message the number alone."""
+    whole = range_text(of._replace(seeds=LEAST_SEEDS), sign=sign)
+    return whole if len(row.outcomes) > 1 else whole.partition(" ")[0]
 
 
 def _mean(shares: Tensor | None) -> float | None:

@@ -28,11 +28,13 @@ def export(source: Path, into: Path, form: Form = "safetensors", truth: Path | N
     """Writes the observation in `source` into an empty folder and, where there is one, its truth beside that; the files written.
 
     As safetensors it is an observation with the same id, so that its truth fits it too. UserError: no sound observation, a truth of
-    another one, or a folder that is not empty.
+    another one, or a folder that is not empty, or lies in `source`.
     """
     stored = files.read(source)
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise UserError(f"{into} is not empty; an {FORMAT} is exported into a new folder")
+    if into.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"{into} lies in the observation that is exported; name a folder outside it with --into")
     images = None if truth is None else artifact_files.load_truth(truth, source)
     write = _as_safetensors if form == "safetensors" else _as_npz
     written = write(stored, into)

@@ -73,6 +73,10 @@ def test_a_cnn_is_attacked_and_scored_beside_its_floors(cnn, tmp_path):
     assert table["explained_by_grey_percent"].isna()["grey"]
     assert table["label_accuracy"]["matching"] == 1
     assert bool(table["is_scored"].all())
+    # Of several messages there are intervals, over no seeds.
+    assert re.search(
+        r"\| matching \| gradient \| \d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\] \|", (tmp_path / "audit.md").read_text()
+    )
     written = StringIO(result.frame().to_csv(index=False))
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "audit.csv"), pd.read_csv(written))
     text = (tmp_path / "audit.md").read_text()

@@ -173,7 +173,7 @@ def test_what_cannot_be_recorded_as_it_was_is_refused(tmp_path):
             seen.broadcast(round=0)
         with pytest.raises(UserError, match="'x' is no tensor but a int"):
             seen.update({"x": 3})
-        with pytest.raises(UserError, match="'module.0.weight' is no tensor of the model"):
+        with pytest.raises(UserError, match=r"'module\.0\.weight' is no tensor of the model"):
             seen.update({f"module.{name}": t for name, t in state_of(model).items()})
         with pytest.raises(UserError, match=r"'4.bias' has shape \[3\], but \[4\] in the model"):
             seen.update(difference={"4.bias": torch.zeros(3)})

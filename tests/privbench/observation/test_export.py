@@ -61,6 +61,8 @@ def test_numpy_reads_an_export_as_npz_and_privbench_says_that_it_does_not(made, 
     with pytest.raises(UserError, match="is not the index of a privbench observation but observation in npz"):
         artifact_files.load(tmp_path / "seen")
     assert "is not empty" in command(*words).err
+    assert "lies in the observation that is exported" in command("export", source, "--into", source / "seen").err
+    assert not (source / "seen").exists()
     assert "--form takes 'safetensors' or 'npz'" in command(*words[:5], "csv").err
 
 

@@ -329,7 +329,7 @@ def test_clipped_noise_in_every_step_counts_every_step():
     [
         ("dp-sgd", "takes epsilon=... or noise=..., but neither was given, e.g. dp-sgd:epsilon=8"),
         ("dp-sgd:epsilon=8,noise=1", "but both were given"),
-        ("dp-sgd:epsilon=0", "epsilon should be above 0 and finite, but 0 was given"),
+        ("dp-sgd:epsilon=0", "epsilon should be from 0.0001 to 10000, but 0 was given"),
         ("dp-adam:epsilon=8,delta=1", "delta should lie between 0 and 1, both left out, but 1 was given"),
         ("dp-fedavg:noise=1,clip=-1", "the defence dp-fedavg needs a clip above 0, but -1 was given"),
         ("dp-sgd:noise=1,lr=0", "the defence dp-sgd needs lr above 0, but 0 was given"),
