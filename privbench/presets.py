@@ -82,6 +82,7 @@ SLOW_QUICK_VICTIMS = 4
 # Which have batch norm, of whose whole updates UPDATES_REVISION is.
 NORMALISED_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet")
 UPDATES_REVISION = 1  # 1: steps on one image are taken in eval mode
+PROXIMAL_REVISION = 1  # 1: simulated steps have the proximal term of the loss
 WIRE_REVISION = 1  # 1: features behind a number format have the variance of its rounding
 LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain
 KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
@@ -399,6 +400,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
 SHARED_REVISIONS: tuple[tuple[int, Callable[[CellSpec], bool]], ...] = (
     (LABELS_REVISION, lambda cell: cell.batch_size > 1 and _trains_on_imitated_features(cell.train)),
     (UPDATES_REVISION, lambda cell: cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES),
+    (PROXIMAL_REVISION, lambda cell: cell.observe == "update" and cell.train.method == "fedprox"),
     (WIRE_REVISION, lambda cell: cell.wire != "float32" and _keeps_extractors(cell.train)),
 )
 

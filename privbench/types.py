@@ -82,6 +82,8 @@ class LocalSteps(NamedTuple):
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
     # Images per step, drawn from one secret shuffle of the victim batch after another; None: all of them.
     batch: int | None = None
+    # mu of a proximal term mu/2 ||theta - theta_received||^2 in the loss of every step, as of FedProx.
+    proximal: float = 0.0
 
 
 class LocalTraining(NamedTuple):

@@ -212,6 +212,7 @@ def _change_of_one(
     extractor, classifier = posed.model.net("extractor"), posed.model.net("classifier")
 
     def loss(params: Parts) -> Tensor:
+        """Of the task: what the proximal term adds to its gradient is added below."""
         h, _ = extractor.apply(params["extractor"], posed.buffers["extractor"], x, train=posed.train)
         h = h * drawn[MASK] if MASK in drawn else h
         sampling = bottleneck.sampling(posed.model, drawn.get(bottleneck.NOISE))
@@ -223,14 +224,21 @@ def _change_of_one(
     square: dict[str, Tensor] = {}
     for step in range(1, local.steps + 1):
         gradient = grad(loss)(params)
+        whole = {
+            p: {n: gradient[p][n] + _pull(local, setting, t, posed.weights[p][n]) for n, t in net.items()}
+            for p, net in params.items()
+        }
         params = {
-            p: {
-                n: t - _move(setting, gradient[p][n] + setting.weight_decay * t, f"{p}/{n}", mean, square, step)
-                for n, t in net.items()
-            }
+            p: {n: t - _move(setting, whole[p][n], f"{p}/{n}", mean, square, step) for n, t in net.items()}
             for p, net in params.items()
         }
     return {f"{p}/{n}": t - posed.weights[p][n] for p, net in params.items() for n, t in net.items()}
+
+
+def _pull(local: LocalSteps, setting: Optimiser, theta: Tensor, received: Tensor) -> Tensor:
+    """What weight decay and a proximal term add to a parameter's gradient."""
+    decay = setting.weight_decay * theta
+    return decay + local.proximal * (theta - received) if local.proximal else decay
 
 
 def relative_gap(change: Mapping[str, Tensor], observed: Mapping[str, Tensor], trust: Mapping[str, Tensor]) -> Tensor:

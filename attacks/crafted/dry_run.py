@@ -311,13 +311,21 @@ def local_change(
     """
     mini = _drawn(model, (local.steps, len(batch.labels)), batch, rng)
     at_steps = defended.local(defense, CLASSIFICATION, rng)
-    return local_update.change_in_steps(_start(model, networks), mini, local, at_steps, rng)
+    return local_update.change_in_steps(_start(model, networks, local.proximal), mini, local, at_steps, rng)
 
 
-def _start(model: Model, networks: Networks) -> local_update.Start:
+def _start(model: Model, networks: Networks, proximal: float = 0.0) -> local_update.Start:
     """A client that was sent some networks, in training on the task."""
     around, pair = StageContext(None, (), None), (networks.params, networks.buffers)
-    return local_update.Start(model, pair, _task_loss, around, RoundClock(1, 1))
+
+    def loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
+        of_task = _task_loss(nets, batch, clock)
+        if not proximal:
+            return of_task
+        gap = [(nets.params[p][n] - t).square().sum() for p in CLASSIFICATION for n, t in networks.params[p].items()]
+        return of_task + proximal / 2 * torch.stack(gap).sum()
+
+    return local_update.Start(model, pair, loss, around, RoundClock(1, 1))
 
 
 def _drawn(model: Model, shape: tuple[int, ...], batch: Batch, rng: torch.Generator) -> MiniBatch:

@@ -72,7 +72,7 @@ def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
         gradient = _gradient(seen, params, images, labels)
         for part, net in params.items():
             for name, t in net.items():
-                t.grad = gradient[part][name]
+                t.grad = gradient[part][name] + seen.local.proximal * (t.detach() - seen.weights[part][name].double())
         optimiser.step()
     return {p: {n: t.detach() - seen.weights[p][n].double() for n, t in net.items()} for p, net in params.items()}
 

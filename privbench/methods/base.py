@@ -383,6 +383,11 @@ class Method(ABC):
         stages = (stage for phase in self.client() for stage in phase.stages)
         return next(stage for stage in stages if {*CLASSIFICATION} & {*stage.trains})
 
+    @property
+    def proximal(self) -> float:
+        """mu of a proximal term mu/2 ||theta - theta_received||^2 that the observed loss holds; 0 without one."""
+        return 0.0
+
     def imitated(self, clock: RoundClock) -> int:
         """How many imitated features per image the observed gradient over C is made of, beside the image's own."""
         return 0

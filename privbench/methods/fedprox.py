@@ -40,6 +40,11 @@ class FedProx(Method):
         """ValueError for a negative mu."""
         at_least(0, mu=self.mu)
 
+    @property
+    def proximal(self) -> float:
+        """Of Eq. 2."""
+        return self.mu
+
     def client(self) -> tuple[Phase, ...]:
         """h_i over E_i and C_i."""
         return (Phase((Stage("task", BOTH, self.task_loss, "task", classifier_draws()),), "local_epochs"),)

@@ -203,7 +203,7 @@ def _attackers(
             cell.batch_size * len(weights or (1,)),
             setup.defense,
             cell.wire,
-            local_update.local_steps(cell),
+            local_update.of_method(local_update.local_steps(cell), setup.method),
             weights,
             labels_known=cell.labels_known,
         ),

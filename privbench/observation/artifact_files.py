@@ -81,7 +81,9 @@ def of(stored: Stored) -> Artifact:
         updates=kinds["update"],
         local=None
         if local is None
-        else LocalSteps(local.steps, local.optimiser.model_dump(exclude_unset=True), local.batch),
+        else LocalSteps(
+            local.steps, local.optimiser.model_dump(exclude_unset=True), local.batch, proximal=local.proximal
+        ),
         imitated=victims.imitated,
         training=None
         if training is None
@@ -194,6 +196,12 @@ def check_origin(stored: Stored, whose: Origin) -> None:
         )
 
 
+def _written(local: LocalSteps) -> dict[str, Any]:
+    """Local steps as an index has them: what few of them have is left out where it is not there."""
+    fields = local._asdict() | {"optimiser": dict(local.optimiser)}
+    return fields if local.proximal else {name: value for name, value in fields.items() if name != "proximal"}
+
+
 def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
     """(set-up, round) of an artifact; ValueError where a number is out of bounds."""
     training, local = artifact.training, artifact.local
@@ -215,7 +223,7 @@ def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
         "kind": kind,
         "members": _members(artifact),
         "batch_size": artifact.batch_size * (1 if artifact.target is None else len(_members(artifact)[0])),
-        "local": None if local is None else local._asdict() | {"optimiser": dict(local.optimiser)},
+        "local": None if local is None else _written(local),
         "imitated": artifact.imitated,
     }
     if artifact.member_weights is not None:

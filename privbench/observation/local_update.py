@@ -48,6 +48,11 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
     return LocalSteps(steps, optimiser.model_dump(), batch)
 
 
+def of_method(local: LocalSteps | None, method: Method) -> LocalSteps | None:
+    """The same steps with what a method's loss adds to the task's; None stays None."""
+    return None if local is None else local._replace(proximal=method.proximal)
+
+
 def local_training(
     schedule: Schedule, samples: Sequence[int], shape: TaskShape | None = None, defense: Defense | None = None
 ) -> LocalTraining:

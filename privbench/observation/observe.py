@@ -15,7 +15,7 @@ from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.methods.base import Method, RoundClock, SamplingContext
 from privbench.networks.model import Model
-from privbench.observation import chosen_victims, client_message, defended_upload, secure_sums, wire
+from privbench.observation import chosen_victims, client_message, defended_upload, local_update, secure_sums, wire
 from privbench.observation.chosen_victims import ChosenImages
 from privbench.observation.client_message import ObservedRound
 from privbench.tensors import Parts
@@ -98,6 +98,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
     `form` is the number format in which the clients send; `rounds` are those of the whole training, on which the weights of some
     losses depend; by default the attacked one is the last.
     """
+    local = local_update.of_method(local, method)
     chosen_victims.check_sent(method_name, method, update=local is not None, round_=str(snapshot.round))
     visible, everyone = chosen_victims.visible(method), len(federation.clients)
     of = chosen_victims.senders(method, snapshot.round, everyone)

@@ -18,10 +18,12 @@ from attacks.common.updates import (
     with_steady_rows,
     without_adam,
 )
+from attacks.crafted import dry_run
 from attacks.features import update_descent
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
+from defenses.none import NoDefense
 from privbench import presets, written_defense
 from privbench.errors import UserError
 from privbench.execution import one_attack
@@ -31,7 +33,7 @@ from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
 from privbench.training.state import Snapshot
-from privbench.types import Batch, Knowledge, LocalSteps, no_progress
+from privbench.types import Batch, Knowledge, LocalSteps, Networks, no_progress
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, central_network, digits, logits, networks, smooth_images, update
 
@@ -248,14 +250,38 @@ def test_steps_on_one_image_are_taken_on_running_statistics_as_its_gradient_is(d
         assert float((change - observed).norm()) < error < 0.5 * float(observed.norm()), key
 
 
-def one_image_step(local, **spec):
-    """(artifact, truth, problem) of one-image updates of an untrained network that draws in training."""
-    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, **spec)
+def one_image_step(local, method="fedavg", **spec):
+    """(artifact, truth, problem) of one-image updates of an untrained network."""
+    each = presets.train_spec("smoke", "digits", method, clients=2, **spec)
     setup = harness.prepare(each, digits_federation((20, 20)), CPU)
     state = harness.initial(setup)
     shot = Snapshot(0, state.server, state.clients, state.uploads)
     seen, truth = seen_by((setup, shot), local, batch_size=1)
     return seen, truth, problem.make(nearly_gradients(seen), 0)
+
+
+@pytest.mark.parametrize("optimiser", [{"kind": "sgd", "lr": 0.1, "weight_decay": 5e-4}, {"lr": 0.01}])
+def test_steps_of_fedprox_are_simulated_with_its_proximal_term(optimiser, tmp_path):
+    """By attackers, by a server that plays a client, and after a file between: at the true image they are the client's own."""
+    seen, truth, posed = one_image_step(LocalSteps(5, optimiser), "fedprox", method_settings={"mu": 1.0})
+    assert seen.local == LocalSteps(5, optimiser, None, 1.0)
+    artifacts.save(replace(seen, uploads={}, upload_buffers={}), tmp_path / "seen")
+    assert artifacts.load(tmp_path / "seen").local.proximal == 1.0
+    x, y = truth.images[0], truth.labels[0]
+    sent = Networks(seen.weights, seen.buffers)
+
+    def gap(local):
+        """Of the attacker's steps and of the dry run's, relative to the update."""
+        by_attacker = local_change(posed, x.double(), y, local)
+        played = dry_run.local_change(seen.model, sent, Batch(x, y), local, NoDefense(), torch.Generator())
+        ends = [
+            (by_attacker[f"{p}/{n}"], played[p][n], t[0]) for p, net in seen.updates.items() for n, t in net.items()
+        ]
+        size = sum(t.double().square().sum() for _, _, t in ends)
+        return [float(sum((end[i].double() - end[2]).square().sum() for end in ends) / size) ** 0.5 for i in (0, 1)]
+
+    assert max(gap(seen.local)) < 0.02
+    assert min(gap(seen.local._replace(proximal=0.0))) > 0.1
 
 
 @pytest.mark.parametrize("decay", [0.0, 5e-4])

@@ -20,6 +20,7 @@ BATCH_SIZE = 4_096  # images behind one message
 # some 2^24 numbers.
 PIXELS = 2**30
 STEPS = 100_000  # local steps behind an update, which some attacks repeat; 20 epochs of 60,000 images in batches of 16 are 75,000
+PROXIMAL = 1e6  # mu of a proximal term; FedProx searches up to 1
 IMITATED = 1_000_000  # features of a generator behind a message
 SAMPLES = 2**40  # images of one class at one client, as its label counts say
 BOTTLENECK = 65_536  # numbers in the bottleneck of a classifier; PRECODE's has 256

@@ -85,6 +85,7 @@ class LocalStepsEntry(_Strict):
     steps: Annotated[int, Field(ge=1, le=limits.STEPS)]
     optimiser: Adam | SGD
     batch: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None  # images per step; null: all of the message's
+    proximal: Annotated[float, Field(ge=0, le=limits.PROXIMAL)] = 0.0  # mu of a proximal term in the loss
 
 
 class DefenseEntry(BaseModel):
