@@ -39,6 +39,7 @@ class MembershipInference:
     knowledge = trained_federations.knowing("networks + auxiliary + candidates + training specification")
     rung: ClassVar[str] = "L5"
     revision: ClassVar[int] = 1  # 1: shadows flip images where the attacked clients do, and nowhere else
+    epsilon_revision: ClassVar[int] = 2  # 2: shadows train with the noise that the attacked clients were told
     test_unlike_revision: ClassVar[int] = 2  # 2: candidates that are no client's are training images as well
     question: ClassVar[str] = "membership"
     pools_clients: ClassVar[bool] = True  # shadows train on the candidates of all clients

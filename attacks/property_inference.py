@@ -51,6 +51,7 @@ class PropertyInference:
     question: ClassVar[str] = "domain"
     limits: ClassVar[Limits] = Limits(one_client=True)
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
+    epsilon_revision: ClassVar[int] = 1  # 1: as `membership-inference` 2
     presets: ClassVar[Presets] = {"smoke": {"shadows": 1}, "quick": {"shadows": 4}}
 
     def infer(

@@ -393,6 +393,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "labels_known_revision": lambda cell: cell.labels_known,
     "defended_updates_revision": lambda cell: cell.observe == "update" and cell.train.defense != "none",
     "update_wire_revision": lambda cell: cell.observe == "update" and cell.wire != "float32",
+    "epsilon_revision": lambda cell: written_defense.keeps_epsilon(cell.train.defense),
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
 

@@ -59,6 +59,35 @@ def _parts(text: str) -> Parts:
     return Parts(name, tuple(items))
 
 
+def keeps_epsilon(text: str) -> bool:
+    """Whether noise is solved for in what is written, as far as text tells: nothing is imported."""
+    return any(
+        key in ("", "epsilon") and each.name != "gaussian"
+        for each in members(text)
+        if registry.may_add_noise(*each)
+        for key, _ in each.items
+    )
+
+
+def with_noise(text: str, noise: float | None) -> str:
+    """The same with the noise multiplier that was solved for in place of its epsilon, of which one defence at most has one."""
+    if noise is None:
+        return text
+    each = []
+    for one in names.defenses(text):
+        name, items = _parts(one)
+        first = next((f.name for f in dataclasses.fields(registry.resolve("defense", name)) if f.name != "where"), "")
+        named = [(key or first, value) for key, value in items]
+        if "epsilon" in dict(named):
+            settings = [
+                ("noise", repr(noise)),
+                *((key, value) for key, value in named if key not in ("epsilon", "noise")),
+            ]
+            one = f"{name}:{','.join(f'{key}={value}' for key, value in settings)}"
+        each.append(one)
+    return JOINED.join(each)
+
+
 def typed(text: str) -> str:
     """Defences that this process's user typed; from now on their classes may be used. UserError as `members`, `registry.typed`."""
     for each in members(text):

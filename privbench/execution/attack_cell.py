@@ -276,7 +276,7 @@ def knowledge_of(
         initial=_start(spec, fed),
         colluder=known.colluder(shot, seen, federation.as_known(spec, fed)),
         oracle=known.oracle(shot, seen),
-        specification=known.specification(spec, flips=fed.flip),
+        specification=known.specification(spec, seen.defense, flips=fed.flip),
         broadcast=None if active_server.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
         cache=store.cache,
     )

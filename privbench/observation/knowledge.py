@@ -21,14 +21,14 @@ the run, and those that were sent from the whole state of the attacked round. No
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from privbench import data, registry
+from privbench import data, registry, written_defense
 from privbench.data import auxiliary_choice
 from privbench.data.dataset import sound
 from privbench.defending import described
@@ -149,12 +149,15 @@ def of_client(snapshot: Snapshot, client: int) -> Networks:
     return _classification(state.params | server.params, state.buffers | server.buffers)
 
 
-def specification(spec: TrainSpec, *, flips: bool) -> dict[str, Any]:
+def specification(spec: TrainSpec, defense: Mapping[str, Any], *, flips: bool) -> dict[str, Any]:
     """A training specification as the server that prescribes it has it: without the seed, and what a folder contains.
 
+    `defense` is its description, with the noise that clients were told where one was solved for an epsilon.
     `flips`: whether clients flip images in training, which is the data set's doing, too (types.Federation.flip).
     """
-    return spec.model_dump(mode="json", exclude={"seed", "content"}) | {"flip": flips}
+    noise = next((one["noise"] for one in described.single(defense) if "noise" in one), None)
+    planned = written_defense.with_noise(spec.defense, noise)
+    return spec.model_dump(mode="json", exclude={"seed", "content"}) | {"flip": flips, "defense": planned}
 
 
 def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:

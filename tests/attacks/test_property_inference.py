@@ -8,7 +8,8 @@ import torch
 
 from attacks.property_inference import PropertyInference, log_probabilities
 from attacks.shadow.by_domain import gradient_shape, shadow_clients
-from privbench import presets
+from privbench import presets, written_defense
+from privbench.defending import described
 from privbench.errors import UserError
 from privbench.observation import knowledge, observe
 from privbench.observation.chosen_victims import choose_victims
@@ -56,7 +57,7 @@ def attacked(folder, method, federation, defense="none", **observed):
     known = Knowledge(
         auxiliary=observe.auxiliary(federation),
         domains=torch.cat(named),
-        specification=knowledge.specification(spec, flips=False),
+        specification=knowledge.specification(spec, seen.defense, flips=False),
     )
     return seen, known
 
@@ -175,6 +176,44 @@ def told_and_not(folder, defense):
 def test_shadows_under_the_noise_of_the_clients_are_less_sure_where_they_are_wrong(tmp_path):
     told, untold = told_and_not(tmp_path, "gaussian:0.001")
     assert told > untold + 5
+
+
+@pytest.mark.parametrize(
+    ("defense", "solved"),
+    [
+        ("dp-sgd:epsilon=8", "dp-sgd:noise={},clip=1.0"),
+        ("dp-sgd:8,clip=0.5+quantize:8", "dp-sgd:noise={},clip=0.5+quantize:bits=8"),
+    ],
+)
+def test_shadows_have_the_noise_that_was_solved_for_the_attacked_clients(defense, solved):
+    """And none that is solved for their own numbers of images, of which their uploads would have another scale."""
+    spec = presets.train_spec("smoke", "digits", "fedavg", clients=3, defense=defense, changes={"rounds": ROUNDS})
+    setup = harness.prepare(spec, digits_federation((60, 60, 60)), torch.device("cpu"))
+    told = knowledge.specification(spec, setup.defense.describe(), flips=False)
+    shadow = harness.prepare(
+        spec.model_copy(update={"defense": told["defense"]}), digits_federation((17,) * 3), torch.device("cpu")
+    )
+    noise, by_itself = (
+        setup.defense.describe(),
+        harness.prepare(spec, digits_federation((17,) * 3), torch.device("cpu")).defense,
+    )
+    assert shadow.defense.describe() == noise != by_itself.describe()
+    assert (
+        written_defense.create(told["defense"], "update").describe()
+        == written_defense.create(
+            solved.format(next(one["noise"] for one in described.single(noise) if "noise" in one)), "update"
+        ).describe()
+    )
+    assert written_defense.keeps_epsilon(defense)
+    assert not written_defense.keeps_epsilon(told["defense"])
+
+
+@pytest.mark.parametrize("written", ["none", "gaussian:0.001", "clip:1", "dp-sgd:noise=1,clip=1", "prune:0.1"])
+def test_a_defence_without_an_epsilon_is_told_as_it_is_written(written):
+    description = written_defense.create(written, "update").describe()
+    spec = presets.train_spec("smoke", "digits", "fedavg", defense=written)
+    assert knowledge.specification(spec, description, flips=False)["defense"] == written
+    assert not written_defense.keeps_epsilon(written)
 
 
 @pytest.mark.parametrize("defense", ["clip:0.05", "dp-sgd:noise=0"])

@@ -72,7 +72,7 @@ def attacked(
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation),
         candidates=asked.candidates,
-        specification=knowledge.specification(spec, flips=False),
+        specification=knowledge.specification(spec, {"name": "none"}, flips=False),
     )
     sent_last = {k: Networks(*_parts(both, kept)) for k, both in enumerate(state.uploads)}
     return Attacked(seen, whole, asked.members, sent_last)
