@@ -305,6 +305,8 @@ def _imported(kind: str, name: str, module_name: str) -> Any:
 def _not_found(module: str) -> str:
     """Why there is no such module, and the way out where it lies in the working directory."""
     reason = f"there is no module '{module}' on the Python path"
+    if module.endswith(".py"):
+        return f"{reason}; a module is named as it is imported, without .py"
     if Path(f"{module}.py").is_file() or Path(module).is_dir():
         return f"{reason}, which does not hold the working directory; put PYTHONPATH=. before the command"
     return reason

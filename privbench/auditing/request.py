@@ -143,11 +143,12 @@ class AuditRequest:
             tensors(name, getattr(self, name))
         images("truth", self.truth, must_have_labels=False)
         images("auxiliary", self.auxiliary, must_have_labels=True)
-        named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
+        ways = {"received": "a captured folder", "gradients": "--gradients", "after": "--after"}
+        named = [way for name, way in ways.items() if getattr(self, name) is not None]
         if len(named) != 1:
             raise UserError(
                 "an audit takes one of a captured folder, --gradients FILE, and --before FILE with --after FILE, but "
-                f"{' and '.join(named) or 'none'} was given"
+                f"{' and '.join(named) or 'none'} {'were' if named else 'was'} given"
             )
         if self.received is not None and (also := [n for n in ("before", "labels") if getattr(self, n) is not None]):
             raise UserError(f"--{also[0]} goes with files of tensors; what was captured says it itself")

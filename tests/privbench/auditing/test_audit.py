@@ -363,7 +363,8 @@ def test_the_command_audits_files_with_code_that_the_user_names(files):
         (["--range", "0"], "--range takes two numbers"),
         (["--mode", "test"], "--mode takes train or eval"),
         (["--input-shape", "3,32.5,32"], "--input-shape takes whole numbers"),
-        (["--after", "before.safetensors", "--gradients", "gradients.npz"], "gradients and after was given"),
+        (["--after", "before.safetensors", "--gradients", "gradients.npz"], "--gradients and --after were given"),
+        (["--model", "users_own_code.py:build"], "a module is named as it is imported, without .py"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(words, said, files):
