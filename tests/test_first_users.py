@@ -177,7 +177,7 @@ def test_what_others_wrote_is_shown_and_not_obeyed(output_of, tmp_path, results,
 
     def spoil(value):
         value |= {"notes": [clear, "second\nline"], "class_names": [f"{clear}{k}" for k in range(10)]}
-        value["environment"]["machine"] = value["environment"]["date"] = clear
+        value["environment"]["machine"] = value["environment"]["torch"] = clear
         value["knowledge"]["tag"] = value["guarantee"] = clear
 
     edit(path, spoil)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from privbench.errors import AGAIN, UserError
 from privbench.records import checks, upgrade
@@ -56,7 +57,8 @@ from privbench.training.history import StrictModel
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
 FILE_NAME = "record.json"
-MOST_THREADS = 4_096  # of one process
+MOST_THREADS, MOST_CORES = 4_096, 65_536  # of one process, of one machine
+NAME, NOTE, NOTES = 300, 10_000, 10_000  # letters of a name and of a note, and how many notes
 # Of the environment, what every table and `privbench reproduce` say of a record.
 ENVIRONMENT = {"device": str, "machine": str, "torch": str, "date": str, "cores": int}
 
@@ -68,11 +70,11 @@ class Record(StrictModel):
     id: str  # twelve hexadecimal digits
     cell: CellSpec
     classes: int
-    class_names: list[str]
+    class_names: list[Annotated[str, Field(max_length=NAME)]]
     client_domains: list[str] | None  # None in records from before there was one
     cost: Cost
     environment: dict[str, Any]  # of the first seed; notes say where others differ
-    notes: list[str]
+    notes: Annotated[list[Annotated[str, Field(max_length=NOTE)]], Field(max_length=NOTES)]
     seeds: Sequence[SeedResult]
 
     def __copy__(self) -> Self:
@@ -266,14 +268,7 @@ def _validated(value: Mapping[str, Any]) -> Record:
 
 def check_whole(record: Record) -> None:
     """ValueError where its seeds are not the cell's, where there is nothing to take a mean of, or for a machine that is none."""
-    threads = record.environment.get("threads", 1)
-    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-        raise ValueError(
-            f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given"
-        )
-    for name, kind in ENVIRONMENT.items():
-        if type(record.environment.get(name)) is not kind:
-            raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
+    _check_environment(record.environment)
     if not re.fullmatch(r"[0-9a-f]{12}", record.id):
         raise ValueError(f"id should be twelve hexadecimal digits, but {short(record.id)} was given")
     if not record.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in record.seeds):
@@ -287,6 +282,20 @@ def check_whole(record: Record) -> None:
         if not floors_of(record.victims):
             raise ValueError("no floor that every victim has")
     _check_clients(record)
+
+
+def _check_environment(said: Mapping[str, Any]) -> None:
+    """ValueError where what tables say of a machine and a day is missing, or can be of none."""
+    for name, most in (("threads", MOST_THREADS), ("cores", MOST_CORES)):
+        count = said.get(name, 1)
+        if type(count) is not int or not 1 <= count <= most:
+            raise ValueError(f"environment.{name} should be from 1 to {most}, but {short(repr(count))} was given")
+    for name, kind in ENVIRONMENT.items():
+        if type(said.get(name)) is not kind:
+            raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
+    if long := [name for name, value in said.items() if isinstance(value, str) and len(value) > NAME]:
+        raise ValueError(f"environment.{short(long[0])} has more than {NAME} letters")
+    date.fromisoformat(said["date"])
 
 
 def _check_clients(record: Record) -> None:

@@ -140,6 +140,9 @@ def with_right_digest(text):
     return json.dumps(value | {files.DIGEST: files.content_digest(value)})
 
 
+MACHINE = {"device": "cpu", "machine": "test", "cores": 2, "torch": "2", "date": "2026-01-01"}
+
+
 def changed(name, value):
     return lambda text: json.dumps(json.loads(text) | {name: value})
 
@@ -196,6 +199,12 @@ def test_the_round_of_a_record_is_the_one_that_its_cell_names(tmp_path):
             (changed("environment", {"threads": n}), "threads should be from 1")
             for n in (0, -1, 10**9, True, 1.5, "2", None)
         ),
+        *((changed("environment", {"cores": n}), "cores should be from 1") for n in (0, -5, 10**400, "2")),
+        *((changed("environment", MACHINE | {"date": d}), "isoformat|month must be") for d in ("9999-99-99", "today")),
+        (changed("environment", MACHINE | {"machine": "m" * 301}), r"environment\.machine has more than 300 letters"),
+        (changed("notes", ["n" * 10_001]), r"notes\.0: .*at most 10000 char"),
+        (changed("notes", [""] * 10_001), "notes: .*at most 10000 items"),
+        (changed("class_names", ["c" * 301] * 10), r"class_names\.0: .*at most 300 char"),
         (changed("seeds", []), "damaged .*no seeds"),
         (changed_seeds(victims=[]), "damaged .*no victims"),
         (changed_seeds(accuracy_at_round=[]), "damaged .*no victims"),
