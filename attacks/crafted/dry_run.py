@@ -21,7 +21,7 @@ from attacks.crafted import classifiers, concentrated, heads
 from privbench import tensors
 from privbench.defending import described
 from privbench.defense import Defense
-from privbench.methods.base import MiniBatch, Nets, RoundClock, SamplingContext, classifier_draws
+from privbench.methods.base import MiniBatch, Nets, RoundClock, SamplingContext, classifier_draws, proximal_term
 from privbench.networks.model import Model
 from privbench.observation import client_message, defended_upload, local_update, wire
 from privbench.scoring import image_scores
@@ -320,10 +320,7 @@ def _start(model: Model, networks: Networks, proximal: float = 0.0) -> local_upd
 
     def loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         of_task = _task_loss(nets, batch, clock)
-        if not proximal:
-            return of_task
-        gap = [(nets.params[p][n] - t).square().sum() for p in CLASSIFICATION for n, t in networks.params[p].items()]
-        return of_task + proximal / 2 * torch.stack(gap).sum()
+        return of_task + proximal_term(nets.params, networks.params, proximal) if proximal else of_task
 
     return local_update.Start(model, pair, loss, around, RoundClock(1, 1))
 

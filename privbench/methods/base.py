@@ -418,6 +418,11 @@ def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) ->
     return Phase((Stage("task", parts, classification_loss, "task", classifier_draws()),), "local_epochs")
 
 
+def proximal_term(theta: Parts, received: Parts, mu: float) -> Tensor | float:
+    """mu/2 ||theta - theta_received||^2, theta = (E_i, C_i) (FedProx Eq. 2)."""
+    return mu / 2 * sum((theta[p][n] - t).square().sum() for p in CLASSIFICATION for n, t in received[p].items())
+
+
 def classification_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
     logits = nets.classifier(nets.extractor(batch.images), batch.drawn())

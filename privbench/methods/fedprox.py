@@ -21,6 +21,7 @@ from privbench.methods.base import (
     at_least,
     classification_loss,
     classifier_draws,
+    proximal_term,
 )
 
 BOTH = ("extractor", "classifier")
@@ -51,5 +52,4 @@ class FedProx(Method):
 
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """h_i = L_cls + mu/2 ||theta - theta_g||^2 (Eq. 2), theta = (E_i, C_i)."""
-        gap = [(nets.params[p][n] - t).square().sum() for p in BOTH for n, t in nets.received.params[p].items()]
-        return classification_loss(nets, batch, clock) + self.mu / 2 * sum(gap)
+        return classification_loss(nets, batch, clock) + proximal_term(nets.params, nets.received.params, self.mu)

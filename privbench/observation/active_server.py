@@ -157,10 +157,8 @@ def crafted(
     Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
     """
     attack = _attack(cell)
-    attackers, seed = (
-        _attackers(cell, setup, attack, round_, data_root, cache),
-        seeds.of_attacker(setup.spec.id, round_),
-    )
+    attackers = _attackers(cell, setup, attack, round_, data_root, cache)
+    seed = seeds.of_attacker(setup.spec.id, round_)
     try:
         networks = attack.craft(setup.model, _broadcast(server), attackers, seed)
     except UserError as error:
@@ -172,10 +170,8 @@ def crafted_each(
     cell: CellSpec, setup: Setup, attack: DividingAttack, shot: Snapshot, data_root: Path | None
 ) -> list[Replica]:
     """What the server sends to each client in place of its broadcast; nothing where it is honest; AttackRefused as `sent`."""
-    attackers, seed = (
-        _attackers(cell, setup, attack, shot.round, data_root, None),
-        seeds.of_attacker(setup.spec.id, shot.round),
-    )
+    attackers = _attackers(cell, setup, attack, shot.round, data_root, None)
+    seed = seeds.of_attacker(setup.spec.id, shot.round)
     try:
         networks = attack.craft_each(setup.model, _broadcast(shot.server), attackers, seed)
     except UserError as error:
