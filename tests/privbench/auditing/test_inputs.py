@@ -51,6 +51,17 @@ def test_messages_come_stacked_or_alone_in_both_kinds_of_files(suffix, module, g
         assert torch.equal(alone[name], t[1:])
 
 
+def test_a_link_that_its_user_names_is_followed(module, gradients, tmp_path):
+    """As data folders on clusters are full of them."""
+    (tmp_path / "data").mkdir()
+    written(tmp_path / "sent.safetensors", gradients)
+    link = tmp_path / "data" / "linked.safetensors"
+    link.symlink_to(tmp_path / "sent.safetensors")
+    read = inputs.gradients(link, module)
+    assert all(torch.equal(t, gradients[n]) for n, t in read.items())
+    assert read.keys() == gradients.keys()
+
+
 def test_an_update_is_the_state_after_less_that_before(module, tmp_path):
     before = written(tmp_path / "before.safetensors", module.state_dict())
     with pytest.raises(UserError, match="--after names no file"):
