@@ -343,6 +343,11 @@ def revision_of(cell: CellSpec) -> int:
     return own + sum(times for times, belongs in SHARED_REVISIONS if belongs(cell))
 
 
+def observed_revision(cell: CellSpec) -> int:
+    """How often what a server sees of a cell has changed: part of the names of observations that are kept."""
+    return sum(times for times, belongs in OBSERVED_REVISIONS if belongs(cell))
+
+
 def is_of_today(cell: CellSpec) -> bool:
     """Whether today's code returns what the cell's attack did; of a user's own code nothing is imported, and it counts."""
     own = cell.attack is not None and cell.attack not in registry.ATTACKS | registry.INFERENCES
@@ -397,11 +402,16 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "test_unlike_revision": lambda cell: cell.train.dataset in TEST_UNLIKE,
 }
 
-# How often what all attacks share has changed, and of which cells.
-SHARED_REVISIONS: tuple[tuple[int, Callable[[CellSpec], bool]], ...] = (
-    (LABELS_REVISION, lambda cell: cell.batch_size > 1 and _trains_on_imitated_features(cell.train)),
+Revisions = tuple[tuple[int, Callable[[CellSpec], bool]], ...]
+# How often what is observed has changed, and of which cells.
+OBSERVED_REVISIONS: Revisions = (
     (UPDATES_REVISION, lambda cell: cell.observe == "update" and cell.train.backbone in NORMALISED_BACKBONES),
     (PROXIMAL_REVISION, lambda cell: cell.observe == "update" and cell.train.method == "fedprox"),
+)
+# The same of all that attacks share.
+SHARED_REVISIONS: Revisions = (
+    *OBSERVED_REVISIONS,
+    (LABELS_REVISION, lambda cell: cell.batch_size > 1 and _trains_on_imitated_features(cell.train)),
     (WIRE_REVISION, lambda cell: cell.wire != "float32" and _keeps_extractors(cell.train)),
 )
 

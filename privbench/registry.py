@@ -373,6 +373,12 @@ def may_add_noise(defense: str, settings: Sequence[tuple[str, str]]) -> bool:
     return defense not in WITHOUT_NOISE
 
 
+def may_solve_for_noise(defense: str, settings: Sequence[tuple[str, str]]) -> bool:
+    """Whether the noise of a defence, as written, may be solved for from an epsilon; nothing is imported."""
+    noisy = defense != "gaussian" and may_add_noise(defense, settings)
+    return noisy and any(key in ("", "epsilon") for key, _ in settings)
+
+
 def _is_zero(value: str) -> bool:
     try:
         return float(value) == 0

@@ -61,12 +61,7 @@ def _parts(text: str) -> Parts:
 
 def keeps_epsilon(text: str) -> bool:
     """Whether noise is solved for in what is written, as far as text tells: nothing is imported."""
-    return any(
-        key in ("", "epsilon") and each.name != "gaussian"
-        for each in members(text)
-        if registry.may_add_noise(*each)
-        for key, _ in each.items
-    )
+    return any(registry.may_solve_for_noise(*each) for each in members(text))
 
 
 def with_noise(text: str, noise: float | None) -> str:

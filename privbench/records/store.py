@@ -130,7 +130,8 @@ class Store:
         steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""
         steps += f"-m{local.batch}" if local and local.batch else ""
         form = "" if cell.wire == "float32" else f"-{cell.wire}"
-        name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
+        revision = f"-o{n}" if (n := presets.observed_revision(cell)) else ""
+        name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{revision}{sent}"
         return self._folder("artifacts", name)
 
     def run(self, run: str) -> TrainSpec | None:
