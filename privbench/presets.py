@@ -81,7 +81,7 @@ SLOW_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet", "vit")
 SLOW_QUICK_VICTIMS = 4
 # Which have batch norm, of whose whole updates UPDATES_REVISION is.
 NORMALISED_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet")
-UPDATES_REVISION = 1  # 1: steps on one image are taken in eval mode
+UPDATES_REVISION = 2  # 1: steps on one image are taken in eval mode; 2: running statistics are observed
 PROXIMAL_REVISION = 1  # 1: simulated steps have the proximal term of the loss
 WIRE_REVISION = 1  # 1: features behind a number format have the variance of its rounding
 LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain

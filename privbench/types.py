@@ -120,6 +120,8 @@ class Artifact:
     updates        part -> parameter -> [V, ...]: networks after the client's local steps minus before, after the defence; empty
                    where gradients are attacked
     local          the client's local steps behind `updates`
+    update_buffers part -> buffer -> [V, ...]: running statistics after these steps minus before, on which no defence acts; empty
+                   where no step moves them
     imitated       how many features of the broadcast generator each gradient over C is made of beside those of its B images: of
                    methods that train C on both, where they are observed (FedGen, FedMD-CG); the server knows it from the protocol
     training       how the clients train between the rounds; None where the artifact does not say
@@ -153,6 +155,7 @@ class Artifact:
     label_counts: Tensor | None = None
     updates: Parts = field(default_factory=dict)
     local: LocalSteps | None = None
+    update_buffers: Parts = field(default_factory=dict)
     imitated: int = 0
     training: LocalTraining | None = None
     member_weights: Tensor | None = None
@@ -167,6 +170,7 @@ class Artifact:
             self,
             gradients=parts_alone(self.gradients, device),
             updates=parts_alone(self.updates, device),
+            update_buffers=parts_alone(self.update_buffers, device),
             weights=parts_alone(self.weights, device),
             buffers=parts_alone(self.buffers, device),
             uploads=parts_alone(self.uploads, device),
@@ -190,6 +194,7 @@ class Artifact:
             self,
             gradients=of(self.gradients),
             updates=of(self.updates),
+            update_buffers=of(self.update_buffers),
             client=self.client[rows],
             labels=None if self.labels is None else self.labels[rows],
             member_weights=None if self.member_weights is None else self.member_weights[rows],

@@ -311,7 +311,7 @@ def local_change(
     """
     mini = _drawn(model, (local.steps, len(batch.labels)), batch, rng)
     at_steps = defended.local(defense, CLASSIFICATION, rng)
-    return local_update.change_in_steps(_start(model, networks, local.proximal), mini, local, at_steps, rng)
+    return local_update.change_in_steps(_start(model, networks, local.proximal), mini, local, at_steps, rng)[0]
 
 
 def _start(model: Model, networks: Networks, proximal: float = 0.0) -> local_update.Start:

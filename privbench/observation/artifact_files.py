@@ -28,7 +28,7 @@ from privbench.types import Artifact, LocalSteps, LocalTraining, Networks, Truth
 # Of an artifact among results: the folder, and the file beside it.
 OBSERVATION = "observation"
 TRUTH = "observation-truth.safetensors"
-GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffers")
+GROUPS = ("gradients", "updates", "update_buffers", "weights", "buffers", "uploads", "upload_buffers")
 AGAIN = "attack what it was made of again to have both"
 
 
@@ -79,6 +79,7 @@ def of(stored: Stored) -> Artifact:
         defense=setup.defense.model_dump(exclude_unset=True),
         label_counts=tensors.get(COUNTS),
         updates=kinds["update"],
+        update_buffers=_group(tensors, victims.name, "buffers") if victims.kind == "update" else {},
         local=None
         if local is None
         else LocalSteps(
@@ -232,7 +233,7 @@ def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
         victims["target"] = artifact.target
     tables = [victims]
     tensors = _networks(DOWN, artifact.weights, artifact.buffers)
-    tensors |= storage.flatten(sent, f"{kind}/parameters")
+    tensors |= _networks(kind, sent, artifact.update_buffers)
     entries: list[dict[str, Any]] = []
     if artifact.others is not None:
         entries = [{"name": OTHERS, "clients": [each for each in _members(artifact)[0] if each != artifact.target]}]

@@ -39,7 +39,7 @@ def single(stored: Stored) -> tuple[RoundEntry, Messages, Messages | None]:
     _check_broadcasts(folder, entry, victims[0])
     if wrong := {t.dtype for t in entry.tensors.values()} - {"float32", "int64"}:
         raise UserError(f"{folder} holds {', '.join(sorted(wrong))}; attacks of this privbench take float32")
-    if victims[0].kind != "weights" and any(
+    if victims[0].kind == "gradient" and any(
         split is not None and split[0] == victims[0].name and split[1] == "buffers"
         for split in map(schema.split, entry.tensors)
     ):

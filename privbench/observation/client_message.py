@@ -48,8 +48,8 @@ class ObservedRound(NamedTuple):
         return tuple(p for p in CLASSIFICATION if p in self.method.observed().trains)
 
 
-def message(seen: ObservedRound, client: int, victim: Batch, seed: int, named: str, number: int) -> Parts:
-    """What arrives of one victim batch of a client, by part and parameter.
+def message(seen: ObservedRound, client: int, victim: Batch, seed: int, named: str, number: int) -> tuple[Parts, Parts]:
+    """What arrives of one victim batch of a client, by part and parameter, and of its running statistics by part and buffer.
 
     Its draws come from streams of `seed`, of whose images it is (`named`: ChosenImages.named), and its number among them.
     """
@@ -59,14 +59,15 @@ def message(seen: ObservedRound, client: int, victim: Batch, seed: int, named: s
         for name, draw in seen.method.observed().draws.items()
     }
     batch = MiniBatch(victim.images, victim.labels, noise)
+    statistics: Parts = {}
     if seen.local is None:
         sent = _gradient(seen, client, batch, stream(seed, named, number, "defence"))
     else:
         rng = local_update.defence_stream(seed, named, number)
-        sent = local_update.client_update(
+        sent, statistics = local_update.client_update(
             seen.model, seen.snapshot, client, batch, seen.method, seen.defense, seen.local, seen.clock, rng
         )
-    return wire.rounded(sent, seen.form)
+    return wire.rounded(sent, seen.form), wire.rounded(statistics, seen.form)
 
 
 def _gradient(seen: ObservedRound, client: int, batch: MiniBatch, rng: torch.Generator) -> Parts:

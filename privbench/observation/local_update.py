@@ -90,31 +90,33 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
     local: LocalSteps,
     clock: RoundClock,
     rng: torch.Generator,
-) -> Parts:
-    """Networks after K steps minus networks before, over the shared parts of E and C, after the defence at its own place.
+) -> tuple[Parts, Parts]:
+    """(parameters, running statistics) after K steps minus before, of the shared parts of E and C.
 
-    `batch` and `rng` as in `change_in_steps`.
+    The former after the defence at its own place; no defence acts on the latter. `batch` and `rng` as in `change_in_steps`.
     """
     server, shared = snapshot.received(client), tuple(p for p in CLASSIFICATION if p in method.shared_parts)
     around = StageContext((server.params, server.buffers), (), None)
     start = Start(model, snapshot.networks(client), method.observed().loss, around, clock)
-    change = change_in_steps(start, batch, local, defended.local(defense, shared, rng), rng)
-    change = {p: change[p] for p in shared}
-    return defense.message(change, rng) if "message" in defense.places else change
+    whole, statistics = change_in_steps(start, batch, local, defended.local(defense, shared, rng), rng)
+    change, sent = {p: whole[p] for p in shared}, {p: net for p, net in statistics.items() if p in shared}
+    return defense.message(change, rng) if "message" in defense.places else change, sent
 
 
 def change_in_steps(
     start: Start, batch: MiniBatch, local: LocalSteps, at_steps: LocalDefense, rng: torch.Generator
-) -> Parts:
-    """How E and C change in K local steps, each step's gradient defended: part -> parameter -> [...].
+) -> tuple[Parts, Parts]:
+    """How E and C change in K local steps, each step's gradient defended: part -> parameter -> [...], and part -> buffer -> [...].
 
-    `batch` holds the draws of every step, [K, N, ...] of the N images in all. The shuffles are the first draws from `rng`.
+    The latter are the running statistics, of the parts that have some; none where steps are taken in eval mode. `batch` holds the
+    draws of every step, [K, N, ...] of the N images in all. The shuffles are the first draws from `rng`.
     """
     model, (params, buffers) = start.model, start.networks
     before = {p: {n: t.detach().clone() for n, t in params[p].items()} for p in CLASSIFICATION}
     replica = Replica(before, {p: dict(buffers.get(p, {})) for p in CLASSIFICATION})
     samples, sample = len(batch.labels), None
-    loss = start.loss if model.train_mode(local.batch or samples) else _in_eval_mode(start.loss)
+    is_train = model.train_mode(local.batch or samples)
+    loss = start.loss if is_train else _in_eval_mode(start.loss)
     phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
     job = PhaseRun(model, phase, start.clock, {"local": optimiser_of(local)})
     if at_steps.example is not None:
@@ -133,7 +135,9 @@ def change_in_steps(
         sample=sample,
     )
     run_alone(job, [replica], [start.around], [plan], [at_steps])
-    return {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in CLASSIFICATION}
+    change = {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in CLASSIFICATION}
+    moved = [p for p in CLASSIFICATION if buffers.get(p)] if is_train else []
+    return change, {p: {n: replica.buffers[p][n] - t for n, t in buffers[p].items()} for p in moved}
 
 
 def _in_eval_mode(loss: Loss) -> Loss:

@@ -13,11 +13,13 @@ from privbench.tensors import Parts
 from privbench.training import aggregation
 
 
-def of_messages(defense: Defense, sent: Sequence[Parts], weights: Sequence[int], seed: int) -> list[Parts]:
+def of_messages(
+    defense: Defense, sent: Sequence[tuple[Parts, Parts]], weights: Sequence[int], seed: int
+) -> list[tuple[Parts, Parts]]:
     """The V sums of V K messages, those of clients 1 to K in a row: each the mean by the clients' numbers of training images."""
     clients = len(weights)
     return [
-        defense.aggregate(sent[start : start + clients], weights, stream(seed, "victims", v, "aggregate")).tensors
+        aggregation.sum_of(defense, sent[start : start + clients], weights, stream(seed, "victims", v, "aggregate"))[:2]
         for v, start in enumerate(range(0, len(sent), clients))
     ]
 

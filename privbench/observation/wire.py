@@ -21,9 +21,12 @@ FORMATS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 def rounded(parts: Parts, form: str) -> Parts:
-    """What arrives of some single-precision tensors."""
+    """What arrives of some single-precision tensors; whole numbers arrive as they are."""
     kind = FORMATS[form]
-    return {part: {name: t.to(kind).to(t.dtype) for name, t in net.items()} for part, net in parts.items()}
+    return {
+        part: {name: t.to(kind).to(t.dtype) if t.is_floating_point() else t for name, t in net.items()}
+        for part, net in parts.items()
+    }
 
 
 def described(defense: Mapping[str, Any], form: str) -> dict[str, Any]:

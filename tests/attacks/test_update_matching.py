@@ -558,3 +558,46 @@ def test_updates_have_the_floor_of_their_class_as_gradients_have(name, untrained
     reconstruction = ClassMean().reconstruct(seen, Knowledge(auxiliary=Batch(images, torch.arange(10))), 0)
     assert torch.equal(reconstruction.labels.sort(1).values, truth.labels.sort(1).values)
     assert torch.equal(reconstruction.images[:, :, 0, 0, 0], reconstruction.labels / 9)
+
+
+@pytest.mark.parametrize("defense", ["gaussian:0.001", "secure-aggregation"])
+def test_a_server_of_updates_holds_the_running_statistics_that_clients_send(defense, tmp_path):
+    """As a plain loop moves them, whatever the defence; of sums the mean; after a file as well. Steps on one image move none."""
+    federation = digits_federation((20, 20))
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, backbone="convnet", defense=defense)
+    setup, local = (
+        harness.prepare(each, federation, CPU),
+        LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}),
+    )
+    state = harness.initial(setup)
+    shot = Snapshot(0, state.server, state.clients, state.uploads)
+    seen, truth = seen_by((setup, shot), local, batch_size=4, victims=1)
+
+    def moved(x, y):
+        """Running statistics after two plain steps, less those before."""
+        nets, (params, buffers) = {p: setup.model.net(p) for p in ("extractor", "classifier")}, shot.networks(0)
+        params = {p: {n: t.clone().requires_grad_() for n, t in params[p].items()} for p in nets}
+        after = buffers
+        for _ in range(2):
+            h, new = nets["extractor"].apply(params["extractor"], after["extractor"], x, train=True)
+            out, _ = nets["classifier"].apply(params["classifier"], after["classifier"], h, train=True)
+            leaves = [t for net in params.values() for t in net.values()]
+            grads = iter(torch.autograd.grad(F.cross_entropy(out, y), leaves))
+            params = {
+                p: {n: (t - 0.1 * next(grads)).detach().requires_grad_() for n, t in net.items()}
+                for p, net in params.items()
+            }
+            after = {"extractor": new, "classifier": after["classifier"]}
+        return {n: (t - buffers["extractor"][n]).detach() for n, t in after["extractor"].items()}
+
+    halves = [moved(x, y) for x, y in zip(truth.images[0].split(4), truth.labels[0].split(4), strict=True)]
+    artifacts.save(replace(seen, uploads={}, upload_buffers={}), tmp_path / "seen")
+    for same in (seen, artifacts.load(tmp_path / "seen"), seen.select(torch.tensor([0])), seen.to(CPU)):
+        assert same.update_buffers.keys() == {"extractor"}
+        for n, t in same.update_buffers["extractor"].items():
+            mean = sum(half[n] for half in halves) / len(halves)
+            # Units near 0 pass on or not in one of two orders of summation, which the second step meets; of one step it is half.
+            assert (t[0] - mean).norm() < 0.1 * mean.norm(), n
+    assert len(halves) == (2 if defense == "secure-aggregation" else 1)
+    for other in (seen_by((setup, shot), local, batch_size=1)[0], seen_by((setup, shot), None, batch_size=4)[0]):
+        assert not other.update_buffers

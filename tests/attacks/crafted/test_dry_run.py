@@ -50,7 +50,7 @@ def test_a_whole_update_of_a_dry_run_is_the_client_s_own(defense, where, local):
     drawn = [torch.Generator().manual_seed(1) for _ in range(2)]
     played = dry_run.local_change(setup.model, Networks(params, buffers), FOUR, local, act, drawn[0])
     played = act.message(played, drawn[0]) if "message" in act.places else played
-    real = local_update.client_update(
+    real, _ = local_update.client_update(
         setup.model, shot, 0, MiniBatch(*FOUR, {}), setup.method, act, local, RoundClock(1, 1), drawn[1]
     )
     for part, net in real.items():
