@@ -87,7 +87,8 @@ class UpdateMatching:
         staged = Staged(peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1)
         first = staged.reconstruct(gradients, knowledge, seed, progress)
         posed = problem.make(gradients, seed)._replace(labels=first.labels)
-        descent = UpdateDescent(posed, local, updates.observed(artifact), data_fit.of(artifact), self.steps, progress)
+        seen = updates.observed(artifact), updates.statistics(artifact)
+        descent = UpdateDescent(posed, local, *seen, data_fit.of(artifact), self.steps, progress)
         if (variance := noise_variance(artifact)) and posed.extractor_known:
             prior = map_estimate.of_photographs(artifact, next(iter(posed.observed.values())))
             matched = descent.most_probable(first.images, prior, variance)

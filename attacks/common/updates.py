@@ -17,9 +17,10 @@ from torch.func import grad
 from attacks.common import bottleneck, data_fit, labels
 from attacks.common.problem import MASK, InversionProblem
 from privbench.defending import described
+from privbench.networks.normalisation import statistics_with_slopes
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
-from privbench.tensors import Parts
+from privbench.tensors import Params, Parts
 from privbench.training.engine.descent import ADAM_EPS
 from privbench.types import Artifact, LocalSteps
 
@@ -28,6 +29,7 @@ TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
 LOST = 0.2  # and above which it does not count
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 ROUNDINGS = 2.0  # up to which what is left of a weight decay counts as nothing
+STATISTICS = "statistics"  # in the names of running statistics, beside parameters
 TINY = 1e-40  # in place of a division by 0, and under Adam's root, which has no slope at 0
 
 
@@ -169,6 +171,21 @@ def observed(artifact: Artifact) -> dict[str, Tensor]:
     return {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
 
 
+def statistics(artifact: Artifact) -> dict[str, Tensor]:
+    """The observed change of running statistics in double precision, [V, ...] by "<part>/STATISTICS/<buffer>".
+
+    Of steps on mini-batches none: they are simulated on all images at once, whose variances are others.
+    """
+    if artifact.local is not None and artifact.local.batch is not None:
+        return {}
+    return {
+        f"{p}/{STATISTICS}/{n}": t.double()
+        for p, net in artifact.update_buffers.items()
+        for n, t in net.items()
+        if t.is_floating_point()
+    }
+
+
 def local_change(
     posed: InversionProblem,
     x: Tensor,
@@ -178,6 +195,8 @@ def local_change(
     drawn: Mapping[str, Tensor] = NOTHING,
 ) -> dict[str, Tensor]:
     """Networks after the local steps on x [B, C, H, W], y [B] minus networks before, by "<part>/<parameter>".
+
+    Of steps that move running statistics also these, named as in `statistics`.
 
     Of several clients' images the sum of the changes that each takes by itself, by what its images count for (`weights` [B], alike
     by default). `drawn` has the draws of one client that are known (`shown_draws`), for every step alike.
@@ -211,19 +230,20 @@ def _change_of_one(
     """The same of one client's images."""
     extractor, classifier = posed.model.net("extractor"), posed.model.net("classifier")
 
-    def loss(params: Parts) -> Tensor:
-        """Of the task: what the proximal term adds to its gradient is added below."""
-        h, _ = extractor.apply(params["extractor"], posed.buffers["extractor"], x, train=posed.train)
+    def loss(params: Parts, buffers: Params) -> tuple[Tensor, Params]:
+        """Of the task, and the extractor's running statistics: what the proximal term adds to the gradient is added below."""
+        h, moved = extractor.apply(params["extractor"], buffers, x, train=posed.train)
         h = h * drawn[MASK] if MASK in drawn else h
         sampling = bottleneck.sampling(posed.model, drawn.get(bottleneck.NOISE))
         logits, _ = classifier.apply(params["classifier"], posed.buffers["classifier"], h, *sampling, train=posed.train)
-        return posed.model.loss(logits, y) + bottleneck.divergence(posed.model, params["classifier"], h)
+        return posed.model.loss(logits, y) + bottleneck.divergence(posed.model, params["classifier"], h), moved
 
-    setting, params = optimiser_of(local), posed.weights
+    setting, params, buffers = optimiser_of(local), posed.weights, posed.buffers["extractor"]
     mean: dict[str, Tensor] = {}
     square: dict[str, Tensor] = {}
     for step in range(1, local.steps + 1):
-        gradient = grad(loss)(params)
+        with statistics_with_slopes():
+            gradient, buffers = grad(loss, has_aux=True)(params, buffers)
         whole = {
             p: {n: gradient[p][n] + _pull(local, setting, t, posed.weights[p][n]) for n, t in net.items()}
             for p, net in params.items()
@@ -232,7 +252,9 @@ def _change_of_one(
             p: {n: t - _move(setting, whole[p][n], f"{p}/{n}", mean, square, step) for n, t in net.items()}
             for p, net in params.items()
         }
-    return {f"{p}/{n}": t - posed.weights[p][n] for p, net in params.items() for n, t in net.items()}
+    before = posed.buffers["extractor"] if posed.train else {}
+    moved = {f"extractor/{STATISTICS}/{n}": buffers[n] - t for n, t in before.items() if t.is_floating_point()}
+    return moved | {f"{p}/{n}": t - posed.weights[p][n] for p, net in params.items() for n, t in net.items()}
 
 
 def _pull(local: LocalSteps, setting: Optimiser, theta: Tensor, received: Tensor) -> Tensor:

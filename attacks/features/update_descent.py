@@ -29,11 +29,15 @@ FACTORS = (1000.0, 3000.0)  # on the errors of single precision
 
 @dataclass(frozen=True)
 class UpdateDescent:
-    """The observed change U [V, ...] by "<part>/<parameter>", the local steps behind it, and L-BFGS from several starts."""
+    """The observed change U [V, ...] by "<part>/<parameter>", the local steps behind it, and L-BFGS from several starts.
+
+    `statistics` is the change of running statistics, on which no defence acts.
+    """
 
     posed: InversionProblem
     local: LocalSteps
     observed: Data
+    statistics: Data
     fit: DataFit
     steps: int
     progress: Progress
@@ -43,11 +47,14 @@ class UpdateDescent:
 
         def objective(x: Tensor, data: Data) -> Tensor:
             change = updates.local_change(self.posed, x, data["labels"], self.local, data.get(WEIGHTS), data)
-            weights = {n: data[f"trust {n}"] for n in self.observed}
             sent, target = data_fit.compared(self.fit, {n: change[n] for n in self.observed}, data)
+            sent = {**sent, **{n: change[n] for n in self.statistics}}
+            target = {**target, **{n: data[n] for n in self.statistics}}
+            weights = {n: data[f"trust {n}"] for n in sent}
             return updates.relative_gap(sent, target, weights) + weight * priors.total_variation(x)
 
-        more = {f"trust {n}": trust.get(n, torch.ones_like(t)) for n, t in self.observed.items()}
+        every = self.observed | self.statistics
+        more = {f"trust {n}": trust.get(n, torch.ones_like(t)) for n, t in every.items()}
         end, labels = self._descend(objective, starts, more), self.posed.labels
         return batched.reconstruction(end, len(starts), labels)._replace(gradient_evaluations=self._spent(end))
 
@@ -71,7 +78,7 @@ class UpdateDescent:
 
     def _descend(self, objective: Objective, starts: Sequence[Tensor], more: Data) -> Descent:
         start = torch.stack(list(starts), 1).flatten(0, 1)
-        data = self.observed | more | {"labels": self.posed.labels}
+        data = self.observed | self.statistics | more | {"labels": self.posed.labels}
         data |= {name: t for name, t in self.posed.observed.items() if name == WEIGHTS}
         data |= updates.shown_draws(self.posed, self.local)
         return lbfgs.minimise(

@@ -4,6 +4,9 @@
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +20,17 @@ from privbench.tensors import Params
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
 BN_EPS = 1e-5
 GROUPS = 32
+_WITH_SLOPES = ContextVar("whether running statistics have slopes", default=False)
+
+
+@contextmanager
+def statistics_with_slopes() -> Iterator[None]:
+    """Within, running statistics after a call depend on its input for derivatives, too; training takes none of them."""
+    before = _WITH_SLOPES.set(True)
+    try:
+        yield
+    finally:
+        _WITH_SLOPES.reset(before)
 
 
 def norm_init(name: str, width: int, norm: str = "batch") -> tuple[Params, Params]:
@@ -70,11 +84,15 @@ def batch_norm(
     """
     if not train:
         return F.batch_norm(x, mean, var, scale, shift, training=False, eps=eps), mean, var
-    # Without running statistics of its own torch's batch norm changes nothing in place, which vmap would refuse.
-    x, batch_mean, inverse_std = torch.native_batch_norm(x, scale, shift, None, None, True, BN_MOMENTUM, eps)
     count = x.numel() // x.shape[1]
-    batch_var = (inverse_std.detach().square().reciprocal() - eps) * (count / max(count - 1, 1))
-    return x, torch.lerp(mean, batch_mean.detach(), momentum), torch.lerp(var, batch_var, momentum)
+    # Without running statistics of its own torch's batch norm changes nothing in place, which vmap would refuse.
+    normal, batch_mean, inverse_std = torch.native_batch_norm(x, scale, shift, None, None, True, BN_MOMENTUM, eps)
+    if _WITH_SLOPES.get():
+        batch_var, batch_mean = torch.var_mean(x.transpose(0, 1).flatten(1), 1, correction=min(1, count - 1))
+    else:
+        batch_mean = batch_mean.detach()
+        batch_var = (inverse_std.detach().square().reciprocal() - eps) * (count / max(count - 1, 1))
+    return normal, torch.lerp(mean, batch_mean, momentum), torch.lerp(var, batch_var, momentum)
 
 
 class PowerIteration(NamedTuple):

@@ -15,6 +15,7 @@ from attacks.common.updates import (
     nearly_gradients,
     noise_variance,
     shown_draws,
+    statistics,
     with_steady_rows,
     without_adam,
 )
@@ -599,5 +600,10 @@ def test_a_server_of_updates_holds_the_running_statistics_that_clients_send(defe
             # Units near 0 pass on or not in one of two orders of summation, which the second step meets; of one step it is half.
             assert (t[0] - mean).norm() < 0.1 * mean.norm(), n
     assert len(halves) == (2 if defense == "secure-aggregation" else 1)
+    posed, observed = problem.make(as_gradient(seen, local), 0), statistics(seen)
+    made = local_change(posed, truth.images[0].double(), truth.labels[0], local)
+    assert {n for n in made if "/statistics/" in n} == observed.keys()
+    assert all((made[n] - t[0]).norm() < 0.1 * t.norm() for n, t in observed.items())
+    assert not statistics(replace(seen, local=local._replace(batch=2)))
     for other in (seen_by((setup, shot), local, batch_size=1)[0], seen_by((setup, shot), None, batch_size=4)[0]):
         assert not other.update_buffers

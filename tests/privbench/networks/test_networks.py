@@ -14,7 +14,13 @@ from privbench.networks.layers import (
     times,
 )
 from privbench.networks.model import Model
-from privbench.networks.normalisation import SpectralProduct, batch_norm, power_iteration, spectral_norm
+from privbench.networks.normalisation import (
+    SpectralProduct,
+    batch_norm,
+    power_iteration,
+    spectral_norm,
+    statistics_with_slopes,
+)
 from privbench.seeds import stream
 
 
@@ -110,6 +116,27 @@ def test_batch_norm_equals_torch(train):
     layer.train(train)
     torch.testing.assert_close(y, layer(x))
     torch.testing.assert_close((mean, var), (layer.running_mean, layer.running_var))
+
+
+def test_running_statistics_have_slopes_where_they_are_asked_for_and_are_the_same_numbers():
+    rng = torch.Generator().manual_seed(0)
+    x, before = (
+        torch.randn(4, 3, 2, 2, dtype=torch.float64, generator=rng),
+        (torch.zeros(3).double(), torch.ones(3).double()),
+    )
+
+    def moved(x):
+        _, mean, var = batch_norm(x, None, None, *before, train=True)
+        return mean, var
+
+    with statistics_with_slopes():
+        inside = moved(x)
+        assert torch.autograd.gradcheck(moved, x.clone().requires_grad_())
+        slopes = torch.func.vmap(torch.func.grad(lambda one: sum(t.sum() for t in moved(one))))(x[None])
+    assert slopes.abs().max() > 0
+    outside = moved(x.clone().requires_grad_())
+    assert not any(t.requires_grad for t in outside)
+    torch.testing.assert_close(inside, outside)
 
 
 def test_spectral_norm_equals_torch_over_several_steps():
