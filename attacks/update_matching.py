@@ -87,7 +87,7 @@ class UpdateMatching:
         staged = Staged(peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1)
         first = staged.reconstruct(gradients, knowledge, seed, progress)
         posed = problem.make(gradients, seed)._replace(labels=first.labels)
-        seen = updates.observed(artifact), updates.statistics(artifact)
+        seen = updates.observed(artifact), updates.statistics(artifact) if posed.train else {}
         descent = UpdateDescent(posed, local, *seen, data_fit.of(artifact), self.steps, progress)
         if (variance := noise_variance(artifact)) and posed.extractor_known:
             prior = map_estimate.of_photographs(artifact, next(iter(posed.observed.values())))

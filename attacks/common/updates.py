@@ -172,17 +172,22 @@ def observed(artifact: Artifact) -> dict[str, Tensor]:
 
 
 def statistics(artifact: Artifact) -> dict[str, Tensor]:
-    """The observed change of running statistics in double precision, [V, ...] by "<part>/STATISTICS/<buffer>".
+    """The observed change of E's running statistics in double precision, [V, ...] by "extractor/STATISTICS/<buffer>".
 
-    Of steps on mini-batches none: they are simulated on all images at once, whose variances are others.
+    Of steps on mini-batches none: they are simulated on all images at once, whose variances are others. 0 where a statistic is
+    not finite, as where a step did not move it: neither tells anything (`trust_in`).
     """
     if artifact.local is not None and artifact.local.batch is not None:
         return {}
+    moved = {n: t for n, t in artifact.update_buffers.get("extractor", {}).items() if t.is_floating_point()}
+    sound = {n: t.flatten(1).isfinite().all(1).view(-1, *(1,) * (t.ndim - 1)) for n, t in moved.items()}
+    return {f"extractor/{STATISTICS}/{n}": t.double().where(sound[n], 0.0) for n, t in moved.items()}
+
+
+def trust_in(statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How far each entry of `statistics` is to be trusted: 0 where a whole statistic is 0, else 1."""
     return {
-        f"{p}/{STATISTICS}/{n}": t.double()
-        for p, net in artifact.update_buffers.items()
-        for n, t in net.items()
-        if t.is_floating_point()
+        n: (t.flatten(1) != 0).any(1).to(t).view(-1, *(1,) * (t.ndim - 1)).expand_as(t) for n, t in statistics.items()
     }
 
 

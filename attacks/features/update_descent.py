@@ -53,8 +53,8 @@ class UpdateDescent:
             weights = {n: data[f"trust {n}"] for n in sent}
             return updates.relative_gap(sent, target, weights) + weight * priors.total_variation(x)
 
-        every = self.observed | self.statistics
-        more = {f"trust {n}": trust.get(n, torch.ones_like(t)) for n, t in every.items()}
+        every = {n: trust.get(n, torch.ones_like(t)) for n, t in self.observed.items()}
+        more = {f"trust {n}": t for n, t in (every | updates.trust_in(self.statistics)).items()}
         end, labels = self._descend(objective, starts, more), self.posed.labels
         return batched.reconstruction(end, len(starts), labels)._replace(gradient_evaluations=self._spent(end))
 

@@ -83,6 +83,7 @@ def captured(
         weights={n: broadcast.parameters[n] for n in names.parameters if n in broadcast.parameters},
         buffers={n: t for n, t in {**broadcast.parameters, **broadcast.buffers}.items() if n in names.buffers},
         local=behind,
+        statistics=_statistics(messages, broadcast),
         labels=torch.stack(labels) if len(labels) == len(messages) else None,
         round=round_.number,
     )
@@ -95,8 +96,9 @@ def captured(
             f"The truth that was kept is not that of {examples} image(s) behind each message, so nothing is scored by it."
         )
     if any(_changed(message, broadcast) for message in messages):
+        read_by = "`update-matching` alone reads" if received.statistics else "No attack reads"
         notes.append(
-            "No attack reads the buffers that clients sent, such as running statistics, which tell of their images too."
+            f"{read_by} the buffers that clients sent, such as running statistics, which tell of their images too."
         )
     return FromCapture(
         received,
@@ -205,6 +207,22 @@ def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -
                 )
             each = [_difference(t, before) for t in each]
         stacked[name] = torch.stack(each)
+    return stacked
+
+
+def _statistics(messages: list[Message], broadcast: BroadcastModel) -> Params:
+    """Buffer of real numbers -> [M, ...]: after minus before, of updates; those that all of the messages hold as they went down."""
+    if messages[0].kind == "gradient":
+        return {}
+    stacked: Params = {}
+    for name, first in messages[0].buffers.items():
+        before = broadcast.buffers.get(name)
+        each = [message.buffers.get(name) for message in messages]
+        held = [t for t in each if t is not None and t.shape == first.shape]
+        if before is None or before.shape != first.shape or not first.is_floating_point() or len(held) < len(each):
+            continue
+        is_update = messages[0].kind == "update"
+        stacked[name] = torch.stack([t if is_update else _difference(t, before) for t in held])
     return stacked
 
 

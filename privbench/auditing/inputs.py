@@ -34,6 +34,7 @@ class Received:
     local       the local steps behind an update; None for gradients
     labels      [M, B] int64, where they are known
     round       how many rounds were complete
+    statistics  buffer -> [M, ...]: running statistics after the local steps minus before, where clients sent them
     """
 
     kind: Literal["gradient", "update"]
@@ -44,6 +45,7 @@ class Received:
     local: LocalSteps | None = None
     labels: Tensor | None = None
     round: int = 0
+    statistics: Params = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -33,6 +33,7 @@ def artifact_of(
     weights: Parts = {}
     buffers: Parts = {}
     messages: Parts = {}
+    moved: Parts = {}
     for part, net in (("extractor", model.extractor_part), ("classifier", model.classifier_part)):
         params, state = net.values()
         names = list(params)
@@ -48,6 +49,8 @@ def artifact_of(
         buffers[part] = {n: received.buffers.get(n, t).to(t) for n, t in state.items()}
         if params:
             messages[part] = {n: sent[part][n] for n in names}
+        if statistics := {n: _real(received.statistics[n]) for n in state if n in received.statistics}:
+            moved[part] = statistics
     is_update = received.kind == "update"
     if is_update != (received.local is not None):
         raise UserError("updates need their local steps, and gradients have none")
@@ -69,6 +72,7 @@ def artifact_of(
         defense=dict(defense or {"name": "none"}),
         updates=messages if is_update else {},
         local=received.local,
+        update_buffers=moved,
     )
 
 
