@@ -85,7 +85,7 @@ def observed(tmp_path_factory):
             broadcast=Networks(shot.server.params, shot.server.buffers),
             candidates=candidate_images.choose(federation, chosen_victims.choose_victims(federation, 2, 1, 0), 0, 32).candidates,
             domains=torch.arange(20) % 2,
-            specification=knowledge.specification(each, flips=False),
+            specification=knowledge.specification(each, setup.defense.describe(), flips=False),
             **other_uploads(setup, method, start, shot),
         )  # fmt: skip
         artifacts_of[method] = (folder, whole)

@@ -184,6 +184,7 @@ def test_shadows_under_the_noise_of_the_clients_are_less_sure_where_they_are_wro
         ("dp-sgd:epsilon=8", "dp-sgd:noise={},clip=1.0"),
         ("dp-sgd:8,clip=0.5+quantize:8", "dp-sgd:noise={},clip=0.5+quantize:bits=8"),
     ],
+    ids=["alone", "of two"],
 )
 def test_shadows_have_the_noise_that_was_solved_for_the_attacked_clients(defense, solved):
     """And none that is solved for their own numbers of images, of which their uploads would have another scale."""

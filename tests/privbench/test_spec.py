@@ -299,14 +299,17 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
     assert (Store(Path("runs")).artifact(cells[0], train, 2) == artifact) == (name == "dlg")
 
 
-@pytest.mark.parametrize(("method", "backbone"), [("fedprox", "lenet5"), ("fedavg", "resnet18")])
-def test_an_observation_that_was_changed_is_made_again_and_no_older_one_is_read(method, backbone):
+@pytest.mark.parametrize(
+    ("method", "backbone", "changed"),
+    [("fedprox", "lenet5", presets.PROXIMAL_REVISION), ("fedavg", "resnet18", presets.UPDATES_REVISION)],
+)
+def test_an_observation_that_was_changed_is_made_again_and_no_older_one_is_read(method, backbone, changed):
     """Kept ones would be attacked under names of today."""
     train = presets.train_spec("smoke", "digits", method, backbone=backbone)
-    for observed, changed in (("gradient", 0), ("update", 1)):
+    for observed, revision in (("gradient", 0), ("update", changed)):
         cell = presets.cell_spec("smoke", train, "dlg", observe=observed)
-        assert presets.observed_revision(cell) == changed
-        assert Store(Path("runs")).artifact(cell, train, 2).name.endswith("-o1") == bool(changed)
+        assert presets.observed_revision(cell) == revision
+        assert Store(Path("runs")).artifact(cell, train, 2).name.endswith(f"-o{changed}") == bool(revision)
     usual = presets.cell_spec("smoke", presets.train_spec("smoke", "digits", "fedavg"), "dlg", observe="update")
     assert presets.observed_revision(usual) == 0
 
