@@ -117,11 +117,9 @@ def between_rounds(records: Sequence[AttackRecord], early: int, after: int) -> s
 
 
 def _difference(one: Measured, other: Measured) -> Interval:
-    """The mean of the same victims' differences, one less the other, of the seeds of both; ValueError where their victims differ."""
+    """The mean of the same victims' differences, one less the other, of the seeds of both; ValueError where victims are others."""
     common = {v.seed for v in one.victims} & {v.seed for v in other.victims}
-    before, after = (
-        {(v.seed, v.client, *v.images): v for v in of.victims if v.seed in common} for of in (one, other)
-    )
+    before, after = ({(v.seed, v.client, *v.images): v for v in of.victims if v.seed in common} for of in (one, other))
     if not common or before.keys() != after.keys():
         raise ValueError("these attacks have other victims, so that no differences are paired")
     return statistics.interval([before[k].psnr_db - v.psnr_db for k, v in after.items()], list(after.values()))

@@ -98,9 +98,15 @@ def test_two_rounds_are_compared_victim_by_victim_where_the_best_comes_late():
     # The victims' own levels differ by more than a dB, their differences do not.
     assert rows[4] == "-1.50 [-1.50, -1.50]"
     assert [cell.endswith("`dlg`") for cell in rows[2:4]] == [True, True]
-    shown = [record_.model_copy(update={"seeds": record_.seeds[i:]}) for i, record_ in enumerate(late)]
+
+    def of_seeds(*each):
+        return [record_.model_copy(update={"seeds": record_.seeds[of]}) for record_, of in zip(late, each, strict=True)]
+
+    # A seed that was not attacked at both rounds has no difference.
+    fewer = findings.between_rounds(of_seeds(slice(0, 1), slice(0, 5)), 20, 25).splitlines()[2]
+    assert fewer.split("|")[-2].strip() == "-1.50 [-1.50, -1.50]*"
     with pytest.raises(ValueError, match="other victims"):
-        findings.between_rounds(shown, 20, 25)
+        findings.between_rounds(of_seeds(slice(0, 1), slice(1, 5)), 20, 25)
 
 
 @pytest.mark.parametrize(
