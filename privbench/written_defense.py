@@ -71,8 +71,8 @@ def with_noise(text: str, noise: float | None) -> str:
     each = []
     for one in names.defenses(text):
         name, items = _parts(one)
-        first = next((f.name for f in dataclasses.fields(registry.resolve("defense", name)) if f.name != "where"), "")
-        named = [(key or first, value) for key, value in items]
+        first = _first_field(registry.resolve("defense", name))
+        named = [(key or str(first), value) for key, value in items]
         if "epsilon" in dict(named):
             settings = [
                 ("noise", repr(noise)),
@@ -117,11 +117,16 @@ def _create(text: str, where: str) -> Defense:
     return defense
 
 
+def _first_field(plugin: type) -> str | None:
+    """Which setting a value without a key is of; None of a class without any."""
+    return next((field.name for field in dataclasses.fields(plugin) if field.name != "where"), None)
+
+
 def _settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any]:
     """The settings of a defence's class, with `where` if it has such a field; UserError as `create` says."""
     fields = {f.name: f for f in dataclasses.fields(plugin)}
     values: dict[str, Any] = {"where": where} if "where" in fields else {}
-    first = next((name for name in fields if name != "where"), None)
+    first = _first_field(plugin)
     name = _parts(text).name
     if items and first is None:
         raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")

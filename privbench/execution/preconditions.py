@@ -53,11 +53,16 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
     if cell.attack is None:
         return
     method = federation.method_of(cell.train)
-    sums = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
-    rounds = cell.able_rounds
-    for of in dict.fromkeys(chosen_victims.senders(method, round_, len(fed.clients)) for round_ in rounds):
+    defense, rounds, clients = (
+        written_defense.create(cell.train.defense, cell.train.where),
+        cell.able_rounds,
+        len(fed.clients),
+    )
+    # One round of each choice of clients.
+    for of, round_ in {chosen_victims.senders(method, n, clients): n for n in rounds}.items():
+        summed = chosen_victims.summed(defense, method, [round_], clients)
         chosen_victims.check_victims(
-            fed, cell.victims, cell.batch_size, cell.train.seed, method.client_tasks, summed=sums and len(of) > 1, of=of
+            fed, cell.victims, cell.batch_size, cell.train.seed, method.client_tasks, summed=summed, of=of
         )
     attack = registry.create(registry.resolve("attack", cell.attack), cell.attack_settings)
     if isinstance(attack, CheckedAttack):
