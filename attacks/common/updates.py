@@ -18,8 +18,9 @@ from attacks.common import bottleneck, data_fit, labels
 from attacks.common.problem import MASK, InversionProblem
 from privbench.defending import described
 from privbench.networks.normalisation import statistics_with_slopes
+from privbench.observation import simulated_steps
 from privbench.observation.local_update import optimiser_of
-from privbench.spec import SGD, Adam, Optimiser
+from privbench.spec import SGD, Adam
 from privbench.tensors import Params, Parts
 from privbench.training.engine.descent import ADAM_EPS
 from privbench.types import Artifact, LocalSteps
@@ -30,7 +31,7 @@ LOST = 0.2  # and above which it does not count
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 ROUNDINGS = 2.0  # up to which what is left of a weight decay counts as nothing
 STATISTICS = "statistics"  # in the names of running statistics, beside parameters
-TINY = 1e-40  # in place of a division by 0, and under Adam's root, which has no slope at 0
+TINY = 1e-40  # in place of a division by 0
 
 
 def nearly_gradients(artifact: Artifact) -> Artifact:
@@ -236,36 +237,22 @@ def _change_of_one(
     extractor, classifier = posed.model.net("extractor"), posed.model.net("classifier")
 
     def loss(params: Parts, buffers: Params) -> tuple[Tensor, Params]:
-        """Of the task, and the extractor's running statistics: what the proximal term adds to the gradient is added below."""
+        """Of the task, and the extractor's running statistics."""
         h, moved = extractor.apply(params["extractor"], buffers, x, train=posed.train)
         h = h * drawn[MASK] if MASK in drawn else h
         sampling = bottleneck.sampling(posed.model, drawn.get(bottleneck.NOISE))
         logits, _ = classifier.apply(params["classifier"], posed.buffers["classifier"], h, *sampling, train=posed.train)
         return posed.model.loss(logits, y) + bottleneck.divergence(posed.model, params["classifier"], h), moved
 
-    setting, params, buffers = optimiser_of(local), posed.weights, posed.buffers["extractor"]
-    mean: dict[str, Tensor] = {}
-    square: dict[str, Tensor] = {}
-    for step in range(1, local.steps + 1):
+    def gradient(params: Parts, buffers: Params) -> tuple[Parts, Params]:
         with statistics_with_slopes():
-            gradient, buffers = grad(loss, has_aux=True)(params, buffers)
-        whole = {
-            p: {n: gradient[p][n] + _pull(local, setting, t, posed.weights[p][n]) for n, t in net.items()}
-            for p, net in params.items()
-        }
-        params = {
-            p: {n: t - _move(setting, whole[p][n], f"{p}/{n}", mean, square, step) for n, t in net.items()}
-            for p, net in params.items()
-        }
-    before = posed.buffers["extractor"] if posed.train else {}
-    moved = {f"extractor/{STATISTICS}/{n}": buffers[n] - t for n, t in before.items() if t.is_floating_point()}
+            return grad(loss, has_aux=True)(params, buffers)
+
+    before = posed.buffers["extractor"]
+    params, after = simulated_steps.after_steps(local, posed.weights, before, gradient)
+    compared = before if posed.train else {}
+    moved = {f"extractor/{STATISTICS}/{n}": after[n] - t for n, t in compared.items() if t.is_floating_point()}
     return moved | {f"{p}/{n}": t - posed.weights[p][n] for p, net in params.items() for n, t in net.items()}
-
-
-def _pull(local: LocalSteps, setting: Optimiser, theta: Tensor, received: Tensor) -> Tensor:
-    """What weight decay and a proximal term add to a parameter's gradient."""
-    decay = setting.weight_decay * theta
-    return decay + local.proximal * (theta - received) if local.proximal else decay
 
 
 def relative_gap(change: Mapping[str, Tensor], observed: Mapping[str, Tensor], trust: Mapping[str, Tensor]) -> Tensor:
@@ -276,16 +263,3 @@ def relative_gap(change: Mapping[str, Tensor], observed: Mapping[str, Tensor], t
         shares.append(w.mean())
     share = torch.stack(shares)
     return (torch.stack(gaps) * share).sum() / share.sum()
-
-
-def _move(
-    setting: Optimiser, gradient: Tensor, name: str, mean: dict[str, Tensor], square: dict[str, Tensor], step: int
-) -> Tensor:
-    """What one step subtracts from a parameter; Adam's moments are replaced in place."""
-    if isinstance(setting, SGD):
-        return setting.lr * gradient
-    zero = torch.zeros_like(gradient)
-    mean[name] = setting.beta1 * mean.get(name, zero) + (1 - setting.beta1) * gradient
-    square[name] = setting.beta2 * square.get(name, zero) + (1 - setting.beta2) * gradient.square()
-    first, second = (1 - beta**step if setting.bias_correction else 1.0 for beta in (setting.beta1, setting.beta2))
-    return setting.lr * mean[name] / first / ((square[name] / second + TINY).sqrt() + ADAM_EPS)

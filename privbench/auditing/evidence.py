@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from privbench.observation.local_update import optimiser_of
-from privbench.spec import SGD
+from privbench.observation.simulated_steps import after_steps
 from privbench.tensors import Parts
 from privbench.types import CLASSIFICATION, Artifact, Reconstruction
 
@@ -55,30 +54,18 @@ def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
 
     Each step is on all images at once, whatever the client's mini-batches.
     """
-    # Of double precision `double` alone is no copy, and the steps below are in place.
-    params = {p: {n: t.double().clone().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
+    received = {p: {n: t.double() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
     if seen.local is None:
-        return _gradient(seen, params, images, labels)
-    setting = optimiser_of(seen.local)
-    leaves = [t for net in params.values() for t in net.values()]
-    optimiser: torch.optim.Optimizer
-    if isinstance(setting, SGD):
-        optimiser = torch.optim.SGD(leaves, setting.lr, weight_decay=setting.weight_decay)
-    else:
-        optimiser = torch.optim.Adam(
-            leaves, setting.lr, betas=(setting.beta1, setting.beta2), weight_decay=setting.weight_decay
-        )
-    for _ in range(seen.local.steps):
-        gradient = _gradient(seen, params, images, labels)
-        for part, net in params.items():
-            for name, t in net.items():
-                t.grad = gradient[part][name] + seen.local.proximal * (t.detach() - seen.weights[part][name].double())
-        optimiser.step()
-    return {p: {n: t.detach() - seen.weights[p][n].double() for n, t in net.items()} for p, net in params.items()}
+        return _gradient(seen, received, images, labels)
+    after, _ = after_steps(
+        seen.local, received, {}, lambda params, moved: (_gradient(seen, params, images, labels), moved)
+    )
+    return {p: {n: t - received[p][n] for n, t in net.items()} for p, net in after.items()}
 
 
 def _gradient(seen: Artifact, params: Parts, images: Tensor, labels: Tensor) -> Parts:
     model, train = seen.model, seen.model.train_mode(len(images))
+    params = {p: {n: t.detach().requires_grad_() for n, t in net.items()} for p, net in params.items()}
     buffers = {p: {n: t.double() for n, t in seen.buffers.get(p, {}).items()} for p in CLASSIFICATION}
     h, _ = model.net("extractor").apply(params["extractor"], buffers["extractor"], images, train=train)
     outputs, _ = model.net("classifier").apply(params["classifier"], buffers["classifier"], h, train=train)

@@ -26,6 +26,7 @@ from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, written_defense
+from privbench.auditing import evidence
 from privbench.errors import UserError
 from privbench.execution import one_attack
 from privbench.observation import artifact_files as artifacts
@@ -34,7 +35,7 @@ from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
 from privbench.training.state import Snapshot
-from privbench.types import Batch, Knowledge, LocalSteps, Networks, no_progress
+from privbench.types import Batch, Knowledge, LocalSteps, Networks, Reconstruction, no_progress
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, central_network, digits, logits, networks, smooth_images, update
 
@@ -229,6 +230,7 @@ def test_adam_without_bias_correction_is_simulated_as_clients_step(untrained):
             observed = seen.updates[part][n][v].double()
             # With the correction the first step alone is a third as long.
             assert (change - observed).norm() < 0.05 * observed.norm(), key
+    assert min(explained_by_truth(seen, truth)) > 99.5
 
 
 @pytest.mark.parametrize("defense", ["none", "secure-aggregation"])
@@ -261,6 +263,13 @@ def one_image_step(local, method="fedavg", **spec):
     return seen, truth, problem.make(nearly_gradients(seen), 0)
 
 
+def explained_by_truth(seen, truth):
+    """How much of the updates the true images explain, in percent, as an audit says it."""
+    none = torch.zeros(seen.victims)
+    true = Reconstruction(truth.images, truth.labels, none, none[:, None], none.long(), 0)
+    return evidence.explained(seen, true).tolist()
+
+
 @pytest.mark.parametrize("optimiser", [{"kind": "sgd", "lr": 0.1, "weight_decay": 5e-4}, {"lr": 0.01}])
 def test_steps_of_fedprox_are_simulated_with_its_proximal_term(optimiser, tmp_path):
     """By attackers, by a server that plays a client, and after a file between: at the true image they are the client's own."""
@@ -283,6 +292,12 @@ def test_steps_of_fedprox_are_simulated_with_its_proximal_term(optimiser, tmp_pa
 
     assert max(gap(seen.local)) < 0.02
     assert min(gap(seen.local._replace(proximal=0.0))) > 0.1
+    assert (
+        min(explained_by_truth(seen, truth))
+        > 99.5
+        > 99
+        > max(explained_by_truth(replace(seen, local=seen.local._replace(proximal=0.0)), truth))
+    )
 
 
 @pytest.mark.parametrize("decay", [0.0, 5e-4])
