@@ -30,6 +30,7 @@ class AlignedSurrogate(AlignedSettings):
     pools: ClassVar[bool] = True
     # 3: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 3
+    private_dropout_revision: ClassVar[int] = 4  # 4: as `surrogate` 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 2  # 1: as `surrogate`; 2: no victim's features align its own surrogate
 

@@ -43,6 +43,7 @@ class Collusion(AlignedSettings):
     pools: ClassVar[bool] = True
     # 5: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 5
+    private_dropout_revision: ClassVar[int] = 6  # 6: as `surrogate` 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     # 3: the colluder's images; 4: one shadow validation, without them, for all clients
     revision: ClassVar[int] = 4

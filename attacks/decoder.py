@@ -38,6 +38,7 @@ class Decoder(AlignedSettings):
     pools: ClassVar[bool] = True
     # 4: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 4
+    private_dropout_revision: ClassVar[int] = 5  # 5: as `surrogate` 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "decoder_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as `aligned-surrogate`
 

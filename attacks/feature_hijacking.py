@@ -51,6 +51,7 @@ class FeatureHijacking(SurrogateSettings):
     pools: ClassVar[bool] = True
     # 2: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 2
+    private_dropout_revision: ClassVar[int] = 3  # 3: as `surrogate` 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"pilot_steps": 3, "generator_steps": 3}}
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: as `surrogate`

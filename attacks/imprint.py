@@ -77,6 +77,7 @@ class Imprint(AlignedSettings):
     labels_known_revision: ClassVar[int] = 14  # 14: its dry run's server knows them, too
     update_wire_revision: ClassVar[int] = 14  # 14: updates keep their number format
     defended_updates_revision: ClassVar[int] = 14  # 14: clips of a message are of the update, not of its gradient
+    private_dropout_revision: ClassVar[int] = 15  # 15: as `surrogate` 3
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""

@@ -64,6 +64,7 @@ class Joint(JointSettings):
     # 1: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 1
     update_batches_revision: ClassVar[int] = 2  # 2: other labels of batches moved by Adam
+    private_dropout_revision: ClassVar[int] = 3  # 3: as `surrogate` 3
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "joint_steps": 3, "starts": 1}}
 
     def reconstruct(

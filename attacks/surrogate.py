@@ -31,6 +31,7 @@ class Surrogate(SurrogateSettings):
     pools: ClassVar[bool] = True
     # 2: features in closed form are those of all columns of the gradient
     noised_features_revision: ClassVar[int] = 2
+    private_dropout_revision: ClassVar[int] = 3  # 3: shadow clients drop features
     presets: ClassVar[Presets] = {"smoke": SHORT}
     revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
 

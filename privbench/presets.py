@@ -395,6 +395,7 @@ REVISIONS: dict[str, Callable[[CellSpec], bool]] = {
     "update_batches_revision": lambda cell: cell.observe == "update" and cell.batch_size > 1,
     "wire_revision": lambda cell: cell.wire != "float32",
     "dropout_revision": _drops_features,
+    "private_dropout_revision": lambda cell: _drops_features(cell) and _keeps_extractors(cell.train),
     "labels_known_revision": lambda cell: cell.labels_known,
     "defended_updates_revision": lambda cell: cell.observe == "update" and cell.train.defense != "none",
     "update_wire_revision": lambda cell: cell.observe == "update" and cell.wire != "float32",

@@ -20,7 +20,7 @@ hijacked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -142,8 +142,9 @@ def _trained_pilot(model: Model, images: Batch, steps: int, seed: int) -> dict[s
     rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
     fresh = start("classifier", "first")
     how = LocalTraining(surrogate_training.USUAL_OPTIMISER.model_dump(), BATCH, steps)
+    # The server's own, which drops nothing.
     first, classifier = surrogate_training.train_client(
-        model, start("extractor", "first"), fresh, images, 1, how, rngs[0]
+        replace(model, dropout=0.0), start("extractor", "first"), fresh, images, 1, how, rngs[0]
     )
     align = to_class_means(model, first, images)
     second = start("extractor", "second")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks.common import training_cache
 from attacks.features.inversion import Extractors
-from attacks.shadow import alignment, learned_decoder, recipes, selection
+from attacks.shadow import alignment, learned_decoder, recipes, selection, shadow_federation
 from attacks.shadow.recipes import Recipe
 from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
@@ -54,7 +54,7 @@ def validated(
     outcome = training_cache.cached(
         knowledge.cache,
         "validation-decoder",
-        {**settings, "seed": seed, "round": round_, "training": str(real.training)},
+        {**settings, "seed": seed, "round": round_, **shadow_federation.told(real.training, real.model)},
         recipes.depends_on(real),
         lambda: in_shadow(recipe, steps, real, round_, seed, knowledge),
         real.h.device,

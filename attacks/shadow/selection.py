@@ -93,7 +93,13 @@ def validated(
     return training_cache.cached(
         knowledge.cache,
         f"validation-{recipe.name.replace(' ', '-')}",
-        {**recipe.settings, "seed": seed, "round": round_, "taus": TAUS, "training": str(real.training)},
+        {
+            **recipe.settings,
+            "seed": seed,
+            "round": round_,
+            "taus": TAUS,
+            **shadow_federation.told(real.training, real.model),
+        },
         [*recipes_of.depends_on(real), *start_of(knowledge)],
         make,
         real.h.device,

@@ -8,15 +8,15 @@ the attacker there has the other half of the images. He knows those victims, so 
 serve best in the shadow. Shadow clients train as the server has the attacked ones train (Artifact.training).
 Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
 
-What the shadow leaves out: generators (what they make is taken to be distributed as the client's features), the defence, dropout
-while its clients train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and
-have followed many broadcasts. On `photos` that leaves them as unlike as those of independent starts (docs/appendix/tuning.md).
+What the shadow leaves out: generators (what they make is taken to be distributed as the client's features), the defence, flips of
+images, the method's own losses besides cross-entropy, and the history: real extractors come from one start and have followed many
+broadcasts. On `photos` that leaves them as unlike as those of independent starts (docs/appendix/tuning.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -228,7 +228,7 @@ def shadow(
     trained = training_cache.cached(
         knowledge.cache,
         "hijacked-shadow" if pull else "shadow",
-        {"rounds": rounds, "training": str(training), "seed": seed, "start": begun},
+        {"rounds": rounds, "seed": seed, "start": begun, **told(training, view.model)},
         [
             images,
             classes,
@@ -275,6 +275,11 @@ def training_of(view: ServerView, most_steps: int) -> LocalTraining:
         surrogate_training.USUAL_OPTIMISER.model_dump(), surrogate_training.CLIENT_BATCH, USUAL_STEPS
     )
     return training._replace(steps=min(training.steps, most_steps))
+
+
+def told(training: LocalTraining | None, model: Model) -> dict[str, Any]:
+    """What a name in a cache says of how clients train."""
+    return {"training": str(training)} | ({"dropout": model.dropout} if model.dropout else {})
 
 
 def attackers_half(view: ServerView, seed: int) -> Batch:

@@ -171,7 +171,10 @@ def train_client(
     rng: torch.Generator,
     align: Align | None = None,
 ) -> tuple[Params, Params]:
-    """(E, C) of a client that trains both on the cross-entropy plus A as `training` says, in every round from the broadcast C."""
+    """(E, C) of a client that trains both on the cross-entropy plus A as `training` says, in every round from the broadcast C.
+
+    C sees each feature, divided by 1 - p, with probability 1 - p, p = model.dropout, and 0 in its place else.
+    """
     e = {n: t.detach().clone().requires_grad_() for n, t in extractor.items()}
     c = classifier
     nets = model.net("extractor"), model.net("classifier")
@@ -183,7 +186,11 @@ def train_client(
             index = torch.randint(len(data.labels), (size,), generator=rng).to(data.labels.device)
             y = data.labels[index]
             h, _ = nets[0].apply(e, {}, data.images[index], train=True)
-            loss = F.cross_entropy(nets[1].apply(c, {}, h, train=True)[0], y)
+            entering = h
+            if model.dropout:
+                kept = torch.empty(h.shape).bernoulli_(1 - model.dropout, generator=rng)
+                entering = h * kept.to(h) / (1 - model.dropout)
+            loss = F.cross_entropy(nets[1].apply(c, {}, entering, train=True)[0], y)
             if align is not None:
                 loss = loss + align(h, y)
             optimiser.zero_grad()

@@ -485,12 +485,29 @@ def test_what_a_dry_run_says_of_dropped_features_has_a_revision_of_its_own(attac
         changed = {"method": method, "backbone": backbone, "defense": defense, "method_settings": settings}
         return presets.revision_of(cell.model_copy(update={"train": train.model_copy(update=changed)}))
 
-    plain, dropped = of("fedavg"), of("fedavg", dropout=0.5)
+    plain, dropped, private = of("fedavg"), of("fedavg", dropout=0.5), of("fedsplit", dropout=0.5)
     assert dropped > plain
     assert of("fedavg", dropout=0.0) == of("nfl-cgan", "resnet18") == of("mine:Method") == plain
-    assert (
-        of("nfl-cgan") == of("mine:Method", dropout=0.2) == of("fedavg", defense="gaussian:0.1", dropout=0.5) == dropped
-    )
+    assert of("fedavg", defense="gaussian:0.1", dropout=0.5) == dropped
+    assert of("nfl-cgan") == of("mine:Method", dropout=0.2) == private
+    # Where extractors are private `imprint` answers by surrogates, whose shadow clients drop features.
+    assert (private > dropped) == (attack == "imprint")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "joint", "collusion", "feature-hijacking"],
+)
+def test_what_a_shadow_that_drops_features_says_has_a_revision_of_its_own(attack):
+    def of(method, defense="none", **settings):
+        train = presets.train_spec("smoke", "digits", "fedsplit")
+        cell = presets.cell_spec("smoke", train, attack)
+        changed = {"method": method, "defense": defense, "method_settings": settings}
+        return presets.revision_of(cell.model_copy(update={"train": train.model_copy(update=changed)}))
+
+    dropped = of("fedsplit", dropout=0.5)
+    assert dropped > max(of("fedsplit"), of("fedsplit", "gaussian:0.1"))
+    assert of("fedsplit", "gaussian:0.1", dropout=0.5) == dropped
 
 
 def test_updates_of_networks_with_batch_norm_have_a_revision_of_their_own():

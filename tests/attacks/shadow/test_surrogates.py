@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
@@ -597,3 +599,47 @@ def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():
     )
     assert shadow_federation.training_of(view, 10_000) == untold
     assert moved(None) == moved(untold)
+
+
+def test_a_shadow_client_drops_features_as_the_attacked_ones_do():
+    """One step on two images equals the plain formula with the same draws; E stays where all features are dropped."""
+    start, data = networks(3), Batch(smooth_images(2), Y[:2])
+    training = LocalTraining({"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}, 2, 1)
+
+    def ends(dropout):
+        return surrogate_training.train_client(
+            dataclasses.replace(MODEL, dropout=dropout),
+            start["extractor"],
+            start["classifier"],
+            data,
+            1,
+            training,
+            stream(0, "drop"),
+        )
+
+    rng = stream(0, "drop")
+    rows = torch.randint(2, (2,), generator=rng)
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in start.items()}
+    h, _ = MODEL.net("extractor").apply(leaves["extractor"], {}, data.images[rows], train=True)
+    kept = torch.empty(h.shape).bernoulli_(0.75, generator=rng)
+    outputs, _ = MODEL.net("classifier").apply(leaves["classifier"], {}, h * kept / 0.75, train=True)
+    F.cross_entropy(outputs, data.labels[rows]).backward()
+    for part, made in zip(("extractor", "classifier"), ends(0.25), strict=True):
+        for n, t in leaves[part].items():
+            torch.testing.assert_close(made[n], (t - 0.5 * t.grad).detach())
+    (without, _), (with_all_but_all_dropped, _) = ends(0.0), ends(1 - 1e-7)
+    assert any(not torch.equal(without[n], t) for n, t in start["extractor"].items())
+    assert all(torch.equal(with_all_but_all_dropped[n], t) for n, t in start["extractor"].items())
+
+
+def test_the_clients_of_a_shadow_have_the_model_s_dropout_and_its_files_a_name_of_their_own(tmp_path):
+    view = of_one_client()
+    rates = {}
+    for dropout in (0.0, 0.5):
+        shadow_federation.shadow(
+            view._replace(model=dataclasses.replace(MODEL, dropout=dropout)), 1, 2, 0, Knowledge(cache=tmp_path)
+        )
+        rates[dropout] = {path.name for path in tmp_path.glob("shadow-*.safetensors")} - rates.get(0.0, set())
+    assert [len(names) for names in rates.values()] == [1, 1]
+    trained = [load_file(tmp_path / name) for names in rates.values() for name in names]
+    assert any(not torch.equal(trained[0][n], t) for n, t in trained[1].items())
