@@ -4,9 +4,10 @@ A client sends the change U of its classifier over K steps of local training on 
     min over theta, z of  gap(x(z), theta) / tau^2  +  ||(theta - theta_0) / rho||^2  +  ||z||^2
     gap = mean over parameters l of C of ||phi_l(x, theta; K) - phi_l - U_l||^2 / ||U_l||^2
 phi(x, theta; K) is the classifier after K steps of the client's optimiser on both networks, from the broadcast C and E_theta, each
-step on all images (attacks/update_matching.py). theta_0 is a surrogate that auxiliary images and C gave, aligned to the client's
-generator where it sends one. rho and the prior of images are those of attacks/shadow/fitting/extractor_descent.py. Of several
-surrogates the end of the lowest objective counts: twice the negative logarithm of the posterior at its mode.
+step on all images (attacks/update_matching.py). One step drops the features that its update shows to be dropped. theta_0 is a
+surrogate that auxiliary images and C gave, aligned to the client's generator where it sends one. rho and the prior of images are
+those of attacks/shadow/fitting/extractor_descent.py. Of several surrogates the end of the lowest objective counts: twice the
+negative logarithm of the posterior at its mode.
 
 Where the simulated steps do not explain U, the class means are returned: whatever the images are then, U did not say it.
 """
@@ -57,12 +58,13 @@ def reconstruct(
         params = dict(zip(names, weights.split(one["theta"] + one["rho"] * w), strict=True))
         through = posed._replace(weights=posed.weights | {"extractor": params})
         x = map_estimate.image(prior.gaussian, z, one["means"])
-        change = updates.local_change(through, x, one["labels"], local)
+        change = updates.local_change(through, x, one["labels"], local, drawn=one)
         target = {name: one[name] for name in observed}
         gap = updates.relative_gap({n: change[n] for n in observed}, target, trust)
         return gap / TAU**2 + v.square().sum()
 
-    data = {n: problem.repeat(t, count) for n, t in (observed | {"labels": posed.labels, "means": means}).items()}
+    data = observed | updates.shown_draws(posed, local) | {"labels": posed.labels, "means": means}
+    data = {n: problem.repeat(t, count) for n, t in data.items()}
     data |= {"theta": theta, "rho": rho}
     start = like.new_zeros(len(theta), sum(shape.numel() for shape in laid.shapes))
     end = lbfgs.minimise(objective, start, data, steps=settings.joint_steps, progress=progress, what="whole updates")

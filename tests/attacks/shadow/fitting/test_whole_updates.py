@@ -11,14 +11,18 @@ from attacks.joint import Joint
 from attacks.shadow.fitting import whole_updates
 from attacks.shadow.settings import SHORT
 from defenses.clip import Clip
-from privbench import registry
+from privbench import presets, registry
 from privbench.auditing import audit
 from privbench.auditing.attack_series import AttackResult, AttackSeries
 from privbench.errors import UserError
 from privbench.execution import attack_cell, one_attack
 from privbench.observation import knowledge as knowledge_used
+from privbench.observation import observe
 from privbench.scoring.image_scores import psnr_db
+from privbench.training import harness
+from privbench.training.state import Snapshot
 from privbench.types import Knowledge, LocalSteps, Outcome
+from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import central_network, networks, update
 
 SGD = LocalSteps(2, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0})
@@ -173,3 +177,20 @@ def test_a_ladder_on_an_artifact_has_it_and_says_what_it_knows(tmp_path):
     answer = no_information.class_mean(artifact, knowledge)
     row = audit._row(artifact, AttackResult("joint", WHOLE, answer, tmp_path, [], ()))
     assert row.knowledge == "update + auxiliary"
+
+
+def test_one_step_is_simulated_with_the_features_that_its_update_shows_to_be_dropped(monkeypatch):
+    """Through the true extractors."""
+    each = presets.train_spec("smoke", "digits", "fedsplit", clients=2, method_settings={"dropout": 0.5})
+    setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
+    state = harness.initial(setup)
+    artifact, _ = observe.observe(
+        Snapshot(0, state.server, state.clients, state.uploads), setup.federation, setup.model, setup.method,
+        setup.defense, method_name="fedsplit", dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0,
+        local=LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}),
+    )  # fmt: skip
+    monkeypatch.setattr(whole_updates, "starts", lambda *given: [state.clients[given[-1]].params["extractor"]])
+    knowledge = Knowledge(central_network(400, 0)[2])
+    simulated = attacked(artifact, knowledge, joint_steps=10, scale=1e-4).loss
+    monkeypatch.setattr(whole_updates.updates, "shown_draws", lambda *_: {})
+    assert (simulated < 0.01 * attacked(artifact, knowledge, joint_steps=10, scale=1e-4).loss).all()
