@@ -21,9 +21,9 @@ Readings of silent points:
 - y^ ~ p(y) in every batch, y are the labels of x. CE on G's features draws z and y anew (Algorithm 1, line 10): z^ and y^; the two
   terms that compare with x share z. lambda4-6 do not ramp.
 - L_div is L_div2 unless another is named (E.1). The pair sum runs over the whole batch, f = G_i(z,y). With the norms as printed
-  (diversity_scale = "literal") its exponent is so large that L_div and its gradient are 0 in single precision. The default "mean"
-  takes means over dimensions in place of norms, as FedGen's public code does, where the loss comes from: of |f_j - f_k| and of
-  (z_j - z_k)^2.
+  (diversity_scale = "literal") its exponent is so large that L_div2 and its gradient are 0 in single precision, L_div0 and
+  L_div1 below 1e-16. The default "mean" takes means over dimensions in place of norms, as FedGen's public code does, where the
+  loss comes from: of |f_j - f_k| and of (z_j - z_k)^2.
   exp(||y_j - y_k||_1) is as printed in both.
 - G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
 `observe_loss` is FedGen's (privbench/methods/fedgen.py). l2 has no gradient over C. That of l1 does not depend on x. That of l3

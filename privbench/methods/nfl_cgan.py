@@ -10,6 +10,9 @@ baselines have `dropout=0.2` too. Readings of silent points:
 - Dropout is drawn anew in every step that trains C: on real features in L_cls, on imitated ones in L_KL. An attacked gradient is
   taken in train mode like every gradient of training, with a mask that the server does not know.
 - The mode-seeking weight `diversity` is FedCG's 0.2.
+- Batch 8 is the server's as well, whose 2,000 steps are FedCG's. So FedDF sees half of its 32,000 public images in a round.
+- Weight decay 1e-4 is the task optimiser's. Generator, discriminator and server have FedCG's optimisers, without decay.
+  FedMD-CG's protocol, whose text is as short, decays all three.
 """
 
 from collections.abc import Mapping
