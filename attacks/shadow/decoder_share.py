@@ -54,7 +54,7 @@ def validated(
     outcome = training_cache.cached(
         knowledge.cache,
         "validation-decoder",
-        {**settings, "seed": seed, "round": round_, **shadow_federation.told(real.training, real.model)},
+        {**settings, "seed": seed, "round": round_, **shadow_federation.training_settings(real.training, real.model)},
         recipes.depends_on(real),
         lambda: in_shadow(recipe, steps, real, round_, seed, knowledge),
         real.h.device,

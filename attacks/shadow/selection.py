@@ -98,7 +98,7 @@ def validated(
             "seed": seed,
             "round": round_,
             "taus": TAUS,
-            **shadow_federation.told(real.training, real.model),
+            **shadow_federation.training_settings(real.training, real.model),
         },
         [*recipes_of.depends_on(real), *start_of(knowledge)],
         make,

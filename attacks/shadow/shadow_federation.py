@@ -228,7 +228,7 @@ def shadow(
     trained = training_cache.cached(
         knowledge.cache,
         "hijacked-shadow" if pull else "shadow",
-        {"rounds": rounds, "seed": seed, "start": begun, **told(training, view.model)},
+        {"rounds": rounds, "seed": seed, "start": begun, **training_settings(training, view.model)},
         [
             images,
             classes,
@@ -277,7 +277,7 @@ def training_of(view: ServerView, most_steps: int) -> LocalTraining:
     return training._replace(steps=min(training.steps, most_steps))
 
 
-def told(training: LocalTraining | None, model: Model) -> dict[str, Any]:
+def training_settings(training: LocalTraining | None, model: Model) -> dict[str, Any]:
     """What a name in a cache says of how clients train."""
     return {"training": str(training)} | ({"dropout": model.dropout} if model.dropout else {})
 

@@ -634,12 +634,12 @@ def test_a_shadow_client_drops_features_as_the_attacked_ones_do():
 
 def test_the_clients_of_a_shadow_have_the_model_s_dropout_and_its_files_a_name_of_their_own(tmp_path):
     view = of_one_client()
-    rates = {}
+    files = {}
     for dropout in (0.0, 0.5):
         shadow_federation.shadow(
             view._replace(model=dataclasses.replace(MODEL, dropout=dropout)), 1, 2, 0, Knowledge(cache=tmp_path)
         )
-        rates[dropout] = {path.name for path in tmp_path.glob("shadow-*.safetensors")} - rates.get(0.0, set())
-    assert [len(names) for names in rates.values()] == [1, 1]
-    trained = [load_file(tmp_path / name) for names in rates.values() for name in names]
+        files[dropout] = {path.name for path in tmp_path.glob("shadow-*.safetensors")} - files.get(0.0, set())
+    assert [len(names) for names in files.values()] == [1, 1]
+    trained = [load_file(tmp_path / name) for names in files.values() for name in names]
     assert any(not torch.equal(trained[0][n], t) for n, t in trained[1].items())
