@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import hypergeom
+from scipy.stats import hypergeom, norm
 
-from privbench.scoring.statistics import CONFIDENCE, RESAMPLES, holm
+from privbench.scoring.statistics import CONFIDENCE, holm
 from privbench.seeds import stream
 
 DECIMALS = 5  # of a stored rate: finer than any set of images here
+RESAMPLES = 4000
 Rates = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
@@ -148,6 +149,15 @@ def share_resamples(hits: int, count: int, name: str) -> Rates:
     """A share of `count` images, `hits` of them, with its error by Jeffreys' prior: [RESAMPLES]."""
     rng = np.random.default_rng(stream(0, "membership", "share", name).initial_seed())
     return rng.beta(hits + 0.5, count - hits + 0.5, RESAMPLES)
+
+
+def error_variance(value: float, resamples: Rates) -> float:
+    """Of a number, from its resamples: the larger distance to where 95% of them end, over that of a standard normal, squared.
+
+    For resamples like a normal's it is their variance; near 0 and 1, where they lie to one side, it is more.
+    """
+    low, high = np.quantile(resamples, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return float((max(high - value, value - low, 0.0) / norm.ppf((1 + CONFIDENCE) / 2)) ** 2)
 
 
 def _steps(order: Recognition) -> Counts:

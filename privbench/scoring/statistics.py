@@ -1,19 +1,17 @@
 """Intervals and tests of numbers that are measured per victim, where victims share a client, a seed and an attacker's training.
 
 Victims of one seed are attacked in networks that were trained together and through surrogates that were trained together, those of
-one client in that client's networks. Taken for independent they give intervals that are far too narrow. So the bootstrap here
-resamples in the order in which the data came about (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section
-3.8; Saravanan, Berman and Sober, Neurons, Behavior, Data Analysis and Theory 2020): seeds with replacement, within each drawn
-seed its clients, within each drawn client its victims.
+one client in that client's networks. Taken for independent they give intervals that are far too narrow. Seeds are independent: each
+trains anew and draws its clients' images and its victims anew. So the standard error of a mean is that of clustered data with one
+cluster a seed (Liang and Zeger, Biometrika 1986; Cameron and Miller, Journal of Human Resources 2015, "CR1"):
+    se^2 = S / (S - 1) sum_s (sum_{i in s} (x_i - mean))^2 / N^2,
+and the interval is mean +- t_{S-1}(0.975) se. With equally many victims a seed both are those of Student's t of the seeds' means.
+How much of a spread is the seeds', the clients' or the victims' own need not be known: all of it is in the seeds' means.
 
-Few seeds vary too little among themselves, by sqrt((S - 1) / S), and a normal quantile takes their spread for known. Hesterberg
-(The American Statistician 2015, section 4, "expanded percentile") corrects both by more extreme quantiles. With five seeds those
-lie beyond what resampling five values can give, so the quantiles' distances from the mean are multiplied instead, by
-    sqrt(S / (S - 1)) t_{S-1}(0.975) / z(0.975),
-1.58 for five seeds, 2.69 for three, 9.17 for two. That is exact where seeds decide alone and vary normally, and wider than need be
-where victims decide, which the bootstrap counts at every level: significance is claimed rather too seldom than too often.
+What is not in them is an error that all seeds share, as where all are asked about the same images. Its variance is added to se^2,
+and the degrees of freedom are those of Welch and Satterthwaite (JCGM 100:2008, G.4), the shared variance taken for known.
 
-With one seed nothing can be said of another: the interval is over its clients and victims, and speaks of these networks alone.
+With one seed nothing can be said of another: the interval is over its victims, and speaks of these networks alone.
 Below LEAST_SEEDS seeds no table says "significant" (`is_few`), and every interval is marked.
 """
 
@@ -22,23 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.stats import norm, t
-
-from privbench.scoring import bootstrap_ends
-from privbench.seeds import stream
+from scipy.stats import t
 
 LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
 CAP_DB = 100.0  # an image's PSNR counts as no more, so that one exact image does not make a mean infinite
-RESAMPLES = 4000  # of numbers that are resampled themselves, as areas under a curve are
 CONFIDENCE = 0.95
 ALPHA = 0.05  # p values below it count as a difference
 MOST_SPAN = 1e300
-ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-Counts = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Placed(Protocol):
@@ -83,114 +75,111 @@ class Interval(NamedTuple):
         return self.low <= 0 <= self.high
 
 
-def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: bool = False) -> Interval:
-    """The mean of values measured at some victims, with its interval by the hierarchical bootstrap.
+class Student(NamedTuple):
+    """A mean, its standard error and the degrees of freedom of that; 0 of them: nothing is known of the error."""
 
-    With `seeds_fixed` every seed is taken once, and its clients and their victims are resampled: what is asked then is what other
-    victims of these very networks would have given, as checks of a run ask (reports/records/table_checks.py). Equal values, or
-    one, are their own interval. Raises ValueError for no value or one that is not finite. The resampling depends on the places
-    alone, and nothing is drawn: the ends are those of all resamples there are, to 1% of the mean's deviation (bootstrap_ends.py).
+    mean: float
+    error: float
+    freedom: float
+
+    def with_shared(self, variance: float) -> Student:
+        """The same where the mean has an independent error more, of known variance."""
+        if not variance:
+            return self
+        error = math.hypot(self.error, math.sqrt(variance))
+        freedom = self.freedom * (error / self.error) ** 4 if self.error else math.inf
+        return self._replace(error=error, freedom=freedom)
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval."""
+        return float(t.ppf((1 + CONFIDENCE) / 2, self.freedom)) * self.error if self.error else 0.0
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of a mean of 0; where there is no error it is 0, or 1 for a mean of 0."""
+        if not self.error:
+            return 0.0 if self.mean else 1.0
+        return float(2 * t.sf(abs(self.mean) / self.error, self.freedom))
+
+
+def interval(
+    values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: bool = False, shared_variance: float = 0.0
+) -> Interval:
+    """The mean of values measured at some victims, with its 95% interval.
+
+    Of several seeds the interval is that over seeds, see above; of one it is over its victims. With `seeds_fixed` it is over the
+    victims of every seed: what is asked then is what other victims of these very networks would have given, as checks of a run
+    ask (reports/records/table_checks.py). `shared_variance` is that of an error that all values have in common. Without it equal
+    values, or one, are their own interval. Raises ValueError for no value, one that is not finite, or a variance that is none.
     """
-    return _interval(tuple(values), tuple((p.seed, p.client) for p in places), seeds_fixed)
+    if not 0 <= shared_variance < math.inf:
+        raise ValueError(f"a variance is a number from 0, got {shared_variance}")
+    return _interval(tuple(values), tuple(p.seed for p in places), seeds_fixed, shared_variance)
 
 
-@lru_cache(maxsize=65_536)
-def _interval(values: tuple[float, ...], places: tuple[tuple[int, int], ...], seeds_fixed: bool) -> Interval:
-    data = np.asarray(values, dtype=np.float64)
-    if not len(data) or len(data) != len(places) or not np.isfinite(data).all() or np.ptp(data / 4) > MOST_SPAN:
-        raise ValueError("an interval needs at least one value, a place for each, and every value finite")
-    mean, seeds = float(data.mean()), len({seed for seed, _ in places})
-    if float(np.ptp(data)) == 0:
-        return Interval(mean, mean, mean, seeds)
-    low, high = bootstrap_ends.quantiles(values, places, ENDS, seeds_fixed=seeds_fixed)
-    return _expanded(mean, low, high, 1.0 if seeds_fixed else expansion(seeds), seeds)
+def p_value(values: Sequence[float], places: Sequence[Placed]) -> float | None:
+    """Two-sided p of a mean of 0; None with one seed, of which it cannot be asked.
 
-
-def interval_of_resamples(values: Sequence[float], resamples: Sequence[Counts], places: Sequence[Placed]) -> Interval:
-    """The mean of numbers that are each of a whole client, e.g. an area under a curve, with the same interval.
-
-    `resamples` holds, of each, what it is on RESAMPLES resamples of the client's images: [RESAMPLES], the bootstrap's last level.
-    Raises ValueError as `interval`.
+    It is below 5% where the interval leaves out 0. Raises ValueError as `interval`.
     """
-    every = tuple((p.seed, p.client) for p in places)
-    data, drawn = np.asarray(values, dtype=np.float64), np.stack(resamples, axis=1)
-    if len(data) != len(every) or drawn.shape != (RESAMPLES, len(data)) or not np.isfinite(drawn).all():
-        raise ValueError("an interval needs at least one value, a place and finite resamples for each")
-    seeds = len({seed for seed, _ in every})
-    low, high = (float(q) for q in np.quantile((_shares(every) * drawn).sum(1), ENDS))
-    return _expanded(float(data.mean()), low, high, expansion(seeds), seeds)
-
-
-def _expanded(mean: float, low: float, high: float, wider: float, seeds: int) -> Interval:
-    """The interval between two quantiles of a resample's mean, its distances from the mean multiplied."""
-    # The mean lies within its interval, also where one seed of few has most of the victims.
-    return Interval(mean, min(mean, mean + wider * (low - mean)), max(mean, mean + wider * (high - mean)), seeds)
-
-
-def expansion(seeds: int) -> float:
-    """By how much the distances of quantiles from the mean are multiplied for so few seeds; 1 for one seed, see above."""
-    if seeds < 2:
-        return 1.0
-    level = (1 + CONFIDENCE) / 2
-    return float(math.sqrt(seeds / (seeds - 1)) * t.ppf(level, seeds - 1) / norm.ppf(level))
-
-
-@lru_cache(maxsize=64)
-def resampled(places: tuple[tuple[int, int], ...]) -> Counts:
-    """How often each victim at (seed, client) is drawn in each of RESAMPLES resamples: [RESAMPLES, n] float64.
-
-    Whoever is drawn k times has its members drawn k times over: the counts of k independent draws of m out of m are multinomial
-    of k m draws. So every level is one multinomial draw for all resamples at once.
-    """
-    rng = np.random.default_rng(stream(0, "bootstrap").initial_seed())
-    order = sorted(range(len(places)), key=lambda i: places[i])
-    by_seed = [list(members_of_one) for _, members_of_one in groupby(order, key=lambda i: places[i][0])]
-    counts = np.zeros((RESAMPLES, len(places)))
-    once = np.ones(RESAMPLES, dtype=np.int64)
-    for times, members in zip(_drawn(rng, once, len(by_seed)).T, by_seed, strict=True):
-        by_client = [list(members_of_one) for _, members_of_one in groupby(members, key=lambda i: places[i][1])]
-        for again, victims in zip(_drawn(rng, times, len(by_client)).T, by_client, strict=True):
-            counts[:, victims] = _drawn(rng, again, len(victims))
-    counts.setflags(write=False)
-    return counts
-
-
-@lru_cache(maxsize=64)
-def _shares(places: tuple[tuple[int, int], ...]) -> Counts:
-    """The same as shares of a resample."""
-    counts = resampled(places)
-    return counts / counts.sum(1, keepdims=True)
-
-
-def _drawn(rng: np.random.Generator, times: np.ndarray[Any, Any], members: int) -> np.ndarray[Any, Any]:
-    """How often each of m members is drawn where m are drawn with replacement so many times over: [R, m]."""
-    return rng.multinomial(times * members, np.full(members, 1 / members))
-
-
-def seed_means(values: Sequence[float], places: Sequence[Placed]) -> list[float]:
-    """The mean of each seed's values, in the order of their first coming."""
-    by_seed: dict[int, list[float]] = {}
-    for value, place in zip(values, places, strict=True):
-        by_seed.setdefault(place.seed, []).append(value)
-    return [float(np.mean(seed_values)) for seed_values in by_seed.values()]
-
-
-def seed_level_p(values: Sequence[float], places: Sequence[Placed]) -> float | None:
-    """Two-sided p of Student's t-test that the seeds' mean values have mean 0; None with one seed, of which it cannot be asked.
-
-    Seeds are independent, victims of a seed are not: the seeds' means are the sample. Where all seeds have one and the same mean
-    the statistic is infinite: p is 0, or 1 for means of 0.
-    """
-    means = seed_means(values, places)
-    return p_of_means(means) if len(means) > 1 else None
+    seeds = np.array([p.seed for p in places])
+    return _over_seeds(_finite(values, seeds), seeds).p_value if len(set(seeds.tolist())) > 1 else None
 
 
 def p_of_means(means: Sequence[float]) -> float:
-    """The same of the means of two seeds or more."""
-    mean, spread = float(np.mean(means)), float(np.std(means, ddof=1))
-    if spread == 0:
-        return 0.0 if mean else 1.0
-    return float(2 * t.sf(abs(mean) / (spread / math.sqrt(len(means))), len(means) - 1))
+    """The same of one mean a seed, of two seeds or more."""
+    seeds = np.arange(len(means))
+    return _over_seeds(_finite(means, seeds), seeds).p_value
+
+
+@lru_cache(maxsize=65_536)
+def _interval(values: tuple[float, ...], of_seeds: tuple[int, ...], seeds_fixed: bool, shared: float) -> Interval:
+    seeds = np.array(of_seeds)
+    data, count = _finite(values, seeds), len(set(of_seeds))
+    own = _over_seeds(data, seeds) if count > 1 and not seeds_fixed else _over_victims(data, seeds)
+    found = own.with_shared(shared)
+    return Interval(found.mean, found.mean - found.half_width, found.mean + found.half_width, count)
+
+
+def _finite(values: Sequence[float], seeds: np.ndarray[Any, Any]) -> Numbers:
+    data = np.asarray(values, dtype=np.float64)
+    if not len(data) or len(data) != len(seeds) or not np.isfinite(data).all() or np.ptp(data / 4) > MOST_SPAN:
+        raise ValueError("an interval needs at least one value, a place for each, and every value finite")
+    return data
+
+
+def _over_seeds(data: Numbers, seeds: np.ndarray[Any, Any]) -> Student:
+    """With one cluster a seed; of two seeds or more."""
+    mean = float(data.mean())
+    names, which = np.unique(seeds, return_inverse=True)
+    return _student(data, mean, _sums(data - mean, which, len(names)), len(names) - 1)
+
+
+def _over_victims(data: Numbers, seeds: np.ndarray[Any, Any]) -> Student:
+    """Of the same networks: each victim differs from its own seed's mean."""
+    names, which, count = np.unique(seeds, return_inverse=True, return_counts=True)
+    own_mean = (_sums(data, which, len(names)) / count)[which]
+    return _student(data, float(data.mean()), data - own_mean, len(data) - len(names))
+
+
+def _sums(data: Numbers, which: np.ndarray[Any, Any], count: int) -> Numbers:
+    """Of the values of each cluster: [count]."""
+    sums = np.zeros(count)
+    np.add.at(sums, which, data)
+    return sums
+
+
+def _student(data: Numbers, mean: float, sums: Numbers, freedom: int) -> Student:
+    """From what independent clusters add to N times the mean's error."""
+    n, largest = len(data), float(np.abs(sums).max())
+    # What rounding leaves of sums that are 0 is no error, nor is it a mean.
+    rounding = 4 * n * float(np.finfo(np.float64).eps) * float(np.abs(data).max())
+    if largest <= rounding or not freedom:
+        return Student(mean if abs(mean) > rounding else 0.0, 0.0, freedom)
+    # Squares of the largest numbers there are would overflow.
+    relative = float(np.sqrt(np.square(sums / largest).sum() * len(sums) / freedom))
+    return Student(mean, largest / n * relative, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

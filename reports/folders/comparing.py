@@ -27,10 +27,7 @@ IDENTICAL = "identical"
 MOST_LISTED = 50  # cells of one list
 ATTACK_COLUMNS = ("cell", "n", "A, PSNR dB", "B, PSNR dB", "B - A, dB", "p (Holm)", "verdict")
 ACCURACY_COLUMNS = ("training", "seeds", "A, %", "B, %", "B - A, points", "seed by seed, points", "verdict")
-HOW = (
-    "Paired by victim: the same image under the same seed. The interval is the hierarchical bootstrap's over seeds, clients and "
-    f"victims. {comparison.RULE}"
-)
+HOW = f"Paired by victim: the same image under the same seed. The interval is Student's t over seeds. {comparison.RULE}"
 HOW_SAME = "Every number of the two records is the same bit for bit, but for times and machines."
 SAME_COLUMNS = ("cell", "n", "PSNR dB")
 HOW_ACCURACY = (

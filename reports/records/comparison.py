@@ -2,11 +2,11 @@
 
 Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the
 same seed.
-A difference is claimed where two rules agree: its 95% interval leaves out 0, and its p value is below ALPHA. The
-interval is not adjusted for how many comparisons there are, and the p value does not know how clients differ. Victims of one seed
-share trained networks and are no independent sample, so the test is at the level of seeds
-(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over the comparisons that
-are asked together: those of methods in one data set and round, or all of one table. Below LEAST_SEEDS seeds no verdict is given.
+A difference is claimed where its p value, adjusted for the number of comparisons, is below ALPHA. Victims of one seed share
+trained networks and are no independent sample, so the test is at the level of seeds (privbench.scoring.statistics.p_value):
+Student's t of the seeds' mean differences, adjusted by Holm over the comparisons that are asked together: those of methods in one
+data set and round, or all of one table. The 95% interval beside it is of the same test, not adjusted. Below LEAST_SEEDS seeds no
+verdict is given.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
 
 RULE = (
-    "Two cells differ where the 95% interval of their difference leaves out 0 and Student's t of the seeds' mean differences, "
-    f"adjusted by Holm over the table, has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
+    "Two cells differ where Student's t of the seeds' mean differences, adjusted by Holm over the table, "
+    f"has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
 )
 # Of a table that also has gains over the floor.
 BY_INTERVAL = " Gains over the floor are bold by their interval alone."
@@ -53,10 +53,8 @@ class Comparison(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """Whether a difference is claimed: the interval leaves out 0, and so does the test over seeds."""
-        if self.difference_db.is_few or self.difference_db.holds_zero:
-            return False
-        return self.holm is not None and self.holm < ALPHA
+        """Whether a difference is claimed."""
+        return not self.difference_db.is_few and self.holm is not None and self.holm < ALPHA
 
     @property
     def verdict(self) -> str:
@@ -140,7 +138,7 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 def _tested(pairs: Sequence[_Pair]) -> list[Comparison]:
     pairs = [pair for pair in pairs if pair.differences]
-    p_values = [statistics.seed_level_p(pair.differences, pair.victims) for pair in pairs]
+    p_values = [statistics.p_value(pair.differences, pair.victims) for pair in pairs]
     adjusted = iter(statistics.holm([p for p in p_values if p is not None]))
     return [
         Comparison(

@@ -1,20 +1,22 @@
 """Scores of generators of images as reports state them: means over clients and seeds, each with its 95% interval.
 
-The interval resamples seeds, their clients and these clients' images (privbench/scoring/statistics.py). Precision and recall are
-taken against the test images as they are: other test images would give other manifolds, which the interval does not count.
+The interval is that over seeds (privbench/scoring/statistics.py). Seeds may be asked about the same held-out images, so that the
+variance of a client's resamples is added as one that they share. Precision and recall are taken against the test images as they
+are: other test images would give other manifolds, which the interval does not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from statistics import fmean
 from typing import NamedTuple
 
 from privbench.records.entries import ClientMetrics, Generators, GeneratorScores, Membership, RealImages, SeedResult
 from privbench.records.schema import Record
 from privbench.scoring import membership
 from privbench.scoring.membership import Rates, Recognition
-from privbench.scoring.statistics import Interval, interval_of_resamples
+from privbench.scoring.statistics import Interval, interval
 from reports.records.labels import unique
 
 LOW, HIGH = 0.01, 0.1  # false-positive rates
@@ -79,11 +81,9 @@ def mean(scored: Sequence[Scored], statistic: Statistic, scale: float = 1.0) -> 
     present = [one for one in each if one is not None]
     if not present or len(present) < len(each):
         return None
-    interval = interval_of_resamples([value for value, _ in present], [resamples for _, resamples in present], scored)
-    # Widened for few seeds, it would leave [0, 1].
-    return Interval(
-        scale * interval.mean, scale * max(interval.low, 0.0), scale * min(interval.high, 1.0), interval.seeds
-    )
+    variance = fmean(membership.error_variance(*each) for each in present)
+    share = interval([value for value, _ in present], scored, shared_variance=variance).within(0, 1)
+    return Interval(scale * share.mean, scale * share.low, scale * share.high, share.seeds)
 
 
 def accuracy(one: Scored) -> tuple[float, Rates] | None:

@@ -126,7 +126,7 @@ class Measured:
             return True
         rows = [of(r) for r in self.rivals]
         gaining = [row for row in rows if fmean(row.gains) > 0]
-        p_values = [statistics.seed_level_p(row.gains, row.victims) for row in gaining]
+        p_values = [statistics.p_value(row.gains, row.victims) for row in gaining]
         # Of Holm's adjusted values the least is the least times how many there are.
         return any(p is not None and p * len(rows) < statistics.ALPHA for p in p_values)
 

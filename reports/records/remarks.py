@@ -35,7 +35,7 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
     return [
         *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
         *_mus(records),
-        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% interval, bootstrap over seeds, clients and victims]; "
+        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% interval of Student's t over seeds]; "
         "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean, nearest "
         "auxiliary image), 'gain' the paired gain "
         "over it, 'ceiling' the strongest attack on undefended FedAvg; 'failures' are a floor, a flat image or no number in place "
@@ -59,10 +59,8 @@ def of_few_seeds(records: Sequence[Record]) -> list[str]:
     if not counts:
         return []
     text = f"'{FEW}': fewer than {LEAST_SEEDS} seeds, too few for a verdict"
-    if counts[-1] > 1:
-        text += "; the interval is widened for so few"
     if counts[0] == 1:
-        text += "; of one seed it is over its victims alone and says nothing of training again"
+        text += "; of one seed the interval is over its victims and says nothing of training again"
     return [text + "."]
 
 

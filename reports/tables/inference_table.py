@@ -113,11 +113,11 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     if any(r.knowledge.pools_clients for r in records):
         lines.append("'Pools': each answer is made of what so many clients sent, or were asked about, together.")
     if all(QUESTIONS[r.question].of_candidates for r in records):
-        return [*lines, "[95% interval, bootstrap over seeds and clients]."]
+        return [*lines, membership_rows.INTERVALS]
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",
-        "[95% interval, bootstrap over seeds and clients]. Bold: the gain is significantly above 0.",
+        "[95% interval of Student's t over seeds]. Bold: the gain is significantly above 0.",
     ]
 
 

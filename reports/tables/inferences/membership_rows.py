@@ -21,19 +21,18 @@ from privbench.records.schema import InferenceRecord
 from privbench.scoring import membership
 from privbench.scoring.membership import CONFIDENCE, Rates, Recognition
 from privbench.scoring.statement_scores import BLIND
-from privbench.scoring.statistics import Interval, interval, interval_of_resamples
+from privbench.scoring.statistics import Interval, interval
 from reports.records import quotable
 from reports.records.labels import inferred_text, label, round_text, unique
 from reports.records.number_text import NONE, range_text
 from reports.tables.render import bold
 
 LOW, HIGH = 0.01, 0.1  # false-positive rates
-# Of non-members, between seeds: with 0.2 the interval over seeds and clients still covers 95% (tests/reports/tables).
-MOST_SHARED = 0.2
 COLUMNS = (
     "method", "inference", "attacker knows", "round", "AUC", "blind AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
     f"TPR at {HIGH:.0%} FPR, %", "clients recognised",
 )  # fmt: skip
+INTERVALS = "[95% interval of Student's t over seeds, with the error of the non-members that seeds share]."
 # (the value of one client, what makes its resamples where they are asked for)
 Statistic = Callable[[Statement], tuple[float, Callable[[], Rates]]]
 SCORED = COLUMNS[COLUMNS.index("AUC") :]
@@ -118,15 +117,16 @@ def _gain(one: Statement, floor: str) -> tuple[float, Callable[[], Rates]]:
 def mean(r: InferenceRecord, statistic: Statistic) -> Interval:
     """Over clients and seeds, with the error of each client's images.
 
-    That error is in the spread of the seeds' values, where seeds ask about other images. Where they ask about the same non-members,
-    or it is not known, or there is one seed, images are resampled: all non-members count as the same then, which makes intervals
-    several times wider than they are where non-members differ.
+    That error is in the spread of the seeds' values, but for non-members that several seeds ask about: of these it is common to
+    them, and is added as the shared part of the variance of a client's resamples. That counts the members' error, too, and makes
+    the interval rather too wide. Where it is not known what seeds share, and of one seed, everything counts as shared.
     """
     values, resamples = zip(*(statistic(s) for s in r.statements), strict=True)
     shared = shared_by_seeds(r.statements)
-    if shared is not None and shared <= MOST_SHARED:
-        return interval(values, r.statements)
-    return interval_of_resamples(values, [draw() for draw in resamples], r.statements)
+    variance = (1.0 if shared is None else shared) * fmean(
+        membership.error_variance(value, draw()) for value, draw in zip(values, resamples, strict=True)
+    )
+    return interval(values, r.statements, shared_variance=variance)
 
 
 def shared_by_seeds(statements: Sequence[Statement]) -> float | None:

@@ -147,7 +147,7 @@ def _how(records: Sequence[Record]) -> list[str]:
         f"Each client's attack recognises {_span(counts)} training images among as many test images. 'Provable from': the lowest "
         f"TPR at {LOW:.0%} and at {HIGH:.0%} FPR that so few images distinguish from chance with {CONFIDENCE:.0%} confidence. "
         f"'Clients recognised': those whose TPR at {LOW:.0%} FPR does, corrected for their number.",
-        "[95% interval, bootstrap over seeds, clients and images].",
+        "[95% interval of Student's t over seeds, with the error of the held-out images, which seeds may share].",
         *remarks.of_few_seeds(records),
     ]
 

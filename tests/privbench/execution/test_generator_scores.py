@@ -13,7 +13,7 @@ from privbench.networks.model import Model
 from privbench.records import schema
 from privbench.records.store import Store
 from privbench.scoring import generator_attacks, membership, real_features
-from privbench.scoring.statistics import interval_of_resamples
+from privbench.scoring.statistics import interval
 from privbench.seeds import stream
 from privbench.system import files
 from privbench.training import harness, history
@@ -86,7 +86,7 @@ def areas(setup, generators, index):
         )
         place = SimpleNamespace(seed=0, client=index)
         area, resamples = membership.auc(order), membership.auc_resamples(order, "test")
-        made[each.attack] = interval_of_resamples([area], [resamples], [place])
+        made[each.attack] = interval([area], [place], shared_variance=membership.error_variance(area, resamples))
     return made
 
 

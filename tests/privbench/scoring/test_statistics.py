@@ -1,13 +1,11 @@
-"""The hierarchical bootstrap and the tests over seeds: against plain loops, and on planted cases whose truth is known."""
+"""Intervals and tests over seeds: against Student's t of the seeds' means, and on planted cases whose truth is known."""
 
 import math
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
-from scipy.stats import norm, ttest_1samp
+from scipy.stats import norm, t, ttest_1samp
 
 from privbench.scoring import statistics
 
@@ -21,40 +19,7 @@ def places(seeds, clients=4, victims=4):
     return [At(s, c) for s in range(seeds) for c in range(clients) for _ in range(victims)]
 
 
-def keys(where):
-    return tuple((p.seed, p.client) for p in where)
-
-
-def plain_resample(where, rng):
-    """One resample, by three nested loops: how often each victim was drawn."""
-    counts = Counter()
-    seeds = sorted({p.seed for p in where})
-    for _ in seeds:
-        seed = seeds[rng.integers(len(seeds))]
-        clients = sorted({p.client for p in where if p.seed == seed})
-        for _ in clients:
-            client = clients[rng.integers(len(clients))]
-            indices = [i for i, p in enumerate(where) if p == (seed, client)]
-            for _ in indices:
-                counts[indices[rng.integers(len(indices))]] += 1
-    return [counts[i] for i in range(len(where))]
-
-
 UNEVEN = [At(0, 0), At(0, 0), At(0, 1), At(1, 0), At(1, 2), At(1, 2), At(1, 2), At(2, 1)]
-
-
-def test_a_resample_is_that_of_three_nested_loops():
-    """Means, variances and covariances of the counts; 4,000 draws each, so that five standard errors of a mean are 0.11.
-
-    The counts' standard deviation is below 1.4, and that of their products, which are below 20, below 4.
-    """
-    rng = np.random.default_rng(5)
-    loops = np.array([plain_resample(UNEVEN, rng) for _ in range(statistics.RESAMPLES)], dtype=float)
-    ours = statistics.resampled(keys(UNEVEN))
-    assert ours.shape == loops.shape
-    error = 5 * math.sqrt(2 / statistics.RESAMPLES)
-    np.testing.assert_allclose(ours.mean(0), loops.mean(0), atol=1.4 * error)
-    np.testing.assert_allclose(ours.T @ ours / len(ours), loops.T @ loops / len(loops), atol=4 * error)
 
 
 def planted(seeds, of_seed, of_client, of_victim, rng, clients=4, victims=8):
@@ -66,24 +31,66 @@ def planted(seeds, of_seed, of_client, of_victim, rng, clients=4, victims=8):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "spreads", "least", "most"),
+    ("seeds", "spreads"),
     [
-        # Where seeds decide the interval is exact; where victims decide it is wider than need be.
-        (5, (1.0, 0.0, 0.05), 0.92, 0.98),
-        (5, (1.0, 0.3, 1.0), 0.93, 0.99),
-        (3, (1.0, 0.3, 1.0), 0.94, 1.0),
-        (2, (1.0, 0.0, 0.05), 0.90, 0.98),
-        (5, (0.0, 0.0, 1.0), 0.98, 1.0),
+        # The shares of variance in ladders: seed 8%, client 12%, victim 81%.
+        (5, (0.28, 0.35, 0.90)),
+        (5, (1.0, 0.0, 0.05)),
+        (5, (1.0, 0.3, 1.0)),
+        (3, (1.0, 0.3, 1.0)),
+        (2, (1.0, 0.0, 0.05)),
+        (5, (0.0, 0.0, 1.0)),
     ],
 )
-def test_the_interval_covers_the_true_mean_at_least_as_often_as_it_says(seeds, spreads, least, most):
+def test_the_interval_covers_the_true_mean_as_often_as_it_says_and_the_p_value_agrees(seeds, spreads):
     rng = np.random.default_rng(1)
     hits = 0
-    for _ in range(400):
-        interval = statistics.interval(*planted(seeds, *spreads, rng))
-        hits += interval.low <= 0 <= interval.high
-    # The standard error of 95% in 400 is 1.1 points.
-    assert least <= hits / 400 <= most
+    for _ in range(1000):
+        values, where = planted(seeds, *spreads, rng)
+        interval = statistics.interval(values, where)
+        assert interval.holds_zero == (statistics.p_value(values, where) >= 0.05)
+        hits += interval.holds_zero
+    # Three standard errors of 95% in 1000.
+    assert hits / 1000 == pytest.approx(0.95, abs=0.021)
+
+
+def test_seeds_of_unlike_many_victims_still_cover():
+    """From 8 to 24 victims a seed, whose means vary by as much as their victims do."""
+    rng = np.random.default_rng(6)
+    where = [At(s, c) for s, victims in enumerate((2, 3, 4, 5, 6)) for c in range(4) for _ in range(victims)]
+    hits = 0
+    for _ in range(1000):
+        of_seed = rng.normal(0, 0.25, 5)
+        hits += statistics.interval([of_seed[p.seed] + rng.normal() for p in where], where).holds_zero
+    assert 0.91 <= hits / 1000 <= 0.98
+
+
+def test_with_even_seeds_the_interval_is_students_of_their_means():
+    rng = np.random.default_rng(3)
+    where = places(5)
+    values = [rng.normal(p.seed, 2) for p in where]
+    means = [np.mean([v for v, p in zip(values, where, strict=True) if p.seed == s]) for s in range(5)]
+    student = ttest_1samp(means, 0)
+    low, high = student.confidence_interval(0.95)
+    mean = pytest.approx(np.mean(means))
+    assert statistics.interval(values, where) == (mean, pytest.approx(low), pytest.approx(high), 5)
+    assert statistics.p_value(values, where) == pytest.approx(student.pvalue)
+    assert statistics.p_of_means(means) == pytest.approx(student.pvalue)
+
+
+def test_with_uneven_seeds_the_error_is_that_of_clusters():
+    values = [1.0, 3.0, 2.0, 4.0, 0.5, 1.5, 2.0, 7.0]
+    mean = sum(values) / 8
+    sums = [6 - 3 * mean, 8 - 4 * mean, 7 - mean]
+    error = math.sqrt(3 / 2 * sum(x**2 for x in sums)) / 8
+    half = t.ppf(0.975, 2) * error
+    expected = (mean, pytest.approx(mean - half), pytest.approx(mean + half), 3)
+    assert statistics.interval(values, UNEVEN) == expected
+    assert statistics.p_value(values, UNEVEN) == pytest.approx(2 * t.sf(mean / error, 2))
+    # In any order of the victims.
+    order = [3, 0, 7, 5, 1, 6, 2, 4]
+    again = statistics.interval([values[i] for i in order], [UNEVEN[i] for i in order])
+    assert again == pytest.approx(statistics.interval(values, UNEVEN))
 
 
 def test_victims_alone_would_claim_a_gain_that_seeds_do_not_bear():
@@ -107,25 +114,35 @@ def test_a_claim_needs_five_seeds_however_narrow_the_interval():
     assert statistics.LEAST_SEEDS == 5
 
 
-def test_of_one_seed_the_interval_is_over_its_victims():
+def test_of_one_seed_the_interval_is_students_over_its_victims():
     rng = np.random.default_rng(2)
     values, where = list(rng.normal(0, 1, 16)), places(1)
+    low, high = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert statistics.interval(values, where)[1:3] == pytest.approx((low, high))
     assert statistics.interval(values, where) == statistics.interval(values, where, seeds_fixed=True)
+    assert statistics.p_value(values, where) is None
 
 
-def test_the_expansion_is_the_t_interval_of_the_seed_means_where_seeds_alone_vary():
-    """Victims of a seed are alike: the bootstrap's standard error, expanded, is Student's half-width."""
-    rng = np.random.default_rng(3)
-    seeds = 12
-    means = rng.normal(0, 1, seeds)
-    where = places(seeds)
-    interval = statistics.interval([means[p.seed] for p in where], where)
-    student = ttest_1samp(means, 0).confidence_interval(0.95)
-    # The tails of 12 values are not quite normal.
-    width = student.high - student.low
-    assert interval.low == pytest.approx(student.low, abs=0.08 * width)
-    assert interval.high == pytest.approx(student.high, abs=0.08 * width)
-    assert statistics.expansion(5) == pytest.approx(math.sqrt(5 / 4) * 2.7764451 / norm.ppf(0.975), rel=1e-6)
+def test_with_seeds_fixed_victims_differ_from_their_own_seeds_mean():
+    """Three seeds far apart: of other victims of these networks much is known, of other seeds nothing."""
+    rng = np.random.default_rng(8)
+    where = places(3)
+    values = [10 * p.seed + rng.normal() for p in where]
+    own = [
+        v - np.mean([w for w, q in zip(values, where, strict=True) if q.seed == p.seed])
+        for v, p in zip(values, where, strict=True)
+    ]
+    half = t.ppf(0.975, 45) * math.sqrt(sum(x**2 for x in own) / 45 / 48)
+    fixed = statistics.interval(values, where, seeds_fixed=True)
+    assert fixed == (
+        pytest.approx(np.mean(values)),
+        pytest.approx(fixed.mean - half),
+        pytest.approx(fixed.mean + half),
+        3,
+    )
+    assert statistics.interval(values, where).low < 0 < fixed.low
+    # One victim a seed says nothing of others.
+    assert statistics.interval([1.0, 2.0, 6.0], places(3, 1, 1), seeds_fixed=True) == (3.0, 3.0, 3.0, 3)
 
 
 def test_the_interval_of_a_rate_stays_in_its_range():
@@ -144,35 +161,53 @@ def test_equal_values_are_their_own_interval():
     assert statistics.interval([3.0], places(1, 1, 1)) == (3.0, 3.0, 3.0, 1)
 
 
-def test_an_interval_of_resamples_draws_from_a_named_stream_and_not_from_the_global_one(monkeypatch):
-    where = places(5)
-    values = [x**1.5 for x in range(len(where))]
-    each = [np.full(statistics.RESAMPLES, value) for value in values]
-    torch.manual_seed(0)
-    named = statistics.interval_of_resamples(values, each, where)
-    for cached in (statistics.resampled, statistics._shares):
-        cached.cache_clear()
-    torch.manual_seed(1)
-    assert statistics.interval_of_resamples(values, each, where) == named
-    monkeypatch.setattr(statistics, "stream", lambda seed, *names: torch.Generator().manual_seed(12345))
-    for cached in (statistics.resampled, statistics._shares):
-        cached.cache_clear()
-    assert statistics.interval_of_resamples(values, each, where) != named
-    for cached in (statistics.resampled, statistics._shares):
-        cached.cache_clear()
-    # Numbers that do not vary by themselves count as victims do. An end of 4,000 resamples errs by 4% of the mean's spread.
-    width = named.high - named.low
-    assert statistics.interval(values, where)[1:3] == pytest.approx(named[1:3], abs=0.05 * width)
+def test_what_rounding_leaves_of_equal_seeds_is_no_error_and_no_gain():
+    """Each seed adds up to 0 but for the last digits: neither a mean nor a spread."""
+    where = places(5, 1, 3)
+    values = [0.1, 0.2, -0.3] * 5
+    assert sum(values) != 0
+    assert statistics.p_value(values, where) == 1.0
+    assert statistics.interval(values, where) == (0.0, 0.0, 0.0, 5)
+    assert statistics.p_value([1.0, 1.0], [At(0, 0), At(1, 0)]) == 0.0
+    assert statistics.p_value([0.0, 0.0], [At(0, 0), At(1, 0)]) == 1.0
 
 
-def test_the_p_value_is_students_over_the_means_of_seeds():
-    where = [At(0, 0), At(0, 1), At(1, 0), At(2, 0), At(2, 0)]
-    values = [1.0, 3.0, 1.5, 4.0, 2.0]
-    assert statistics.seed_means(values, where) == [2.0, 1.5, 3.0]
-    assert statistics.seed_level_p(values, where) == pytest.approx(ttest_1samp([2.0, 1.5, 3.0], 0).pvalue)
-    assert statistics.seed_level_p(values[:2], where[:2]) is None
-    assert statistics.seed_level_p([1.0, 1.0], [At(0, 0), At(1, 0)]) == 0.0
-    assert statistics.seed_level_p([0.0, 0.0], [At(0, 0), At(1, 0)]) == 1.0
+def test_an_error_that_seeds_share_is_added_to_the_one_that_their_means_show():
+    """As independent errors add; one that is known has no degrees of freedom to lose (Welch and Satterthwaite)."""
+    values, where = [1.0, 2.0, 4.0, 5.0, 8.0], places(5, 1, 1)
+    own = np.std(values, ddof=1) / math.sqrt(5)
+    error = math.sqrt(own**2 + 0.5)
+    half = t.ppf(0.975, error**4 / (own**4 / 4)) * error
+    assert statistics.interval(values, where, shared_variance=0.5) == (
+        4.0,
+        pytest.approx(4 - half),
+        pytest.approx(4 + half),
+        5,
+    )
+    alone = statistics.interval([4.0] * 5, where, shared_variance=0.25)
+    assert alone[1:3] == pytest.approx((4 - 0.5 * norm.ppf(0.975), 4 + 0.5 * norm.ppf(0.975)))
+    for variance in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="a variance is a number from 0"):
+            statistics.interval(values, where, shared_variance=variance)
+
+
+def test_with_what_seeds_share_the_interval_covers_as_often_as_it_says():
+    rng, hits = np.random.default_rng(4), 0
+    for _ in range(1000):
+        values, where = planted(5, 0.3, 0.0, 1.0, rng)
+        common = rng.normal(0, 0.25)
+        hits += statistics.interval([v + common for v in values], where, shared_variance=0.25**2).holds_zero
+    assert hits / 1000 == pytest.approx(0.95, abs=0.021)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e290])
+def test_numbers_of_any_size_have_their_interval(scale):
+    rng = np.random.default_rng(9)
+    values, where = rng.normal(1, 1, 80), places(5)
+    plain = statistics.interval(list(values), where)
+    scaled = statistics.interval(list(values * scale), where)
+    assert scaled[:3] == pytest.approx(tuple(scale * x for x in plain[:3]), rel=1e-9, abs=0)
+    assert statistics.p_value(list(values * scale), where) == pytest.approx(statistics.p_value(list(values), where))
 
 
 def test_victims_that_share_a_seed_make_no_small_p():
@@ -181,7 +216,7 @@ def test_victims_that_share_a_seed_make_no_small_p():
     where = places(2, 4, 25)
     values = [(0.9 if p.seed else -0.3) + rng.normal(0, 0.5) for p in where]
     assert ttest_1samp(values, 0).pvalue < 1e-6
-    assert statistics.seed_level_p(values, where) > 0.3
+    assert statistics.p_value(values, where) > 0.3
 
 
 def test_holm_adjusts_by_hand():

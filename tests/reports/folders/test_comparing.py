@@ -61,24 +61,21 @@ def test_a_difference_is_that_of_the_same_victims_with_the_interval_of_all_table
     assert report.notes[0] == "A: runs. B: runs. Cells in both: 1, of them identical: 0, only in A: 0, only in B: 0."
 
 
-def test_a_difference_needs_the_interval_and_the_test_over_seeds():
+def test_a_difference_is_tested_over_seeds_and_adjusted_for_the_cells_of_the_table():
     before = one()
-    # Every seed gains about 1 dB, which Student's t finds significant. But half of the clients lose 19 dB: others
-    # would do otherwise.
-    split = with_psnr(before, lambda v: v.psnr_db + (21.0 if v.client < 2 else -19.0) + 0.01 * v.seed)
     # Seeds gain 0.4 to 5.6 dB: standard error 0.92 dB, p = 0.03, which Holm doubles for the two cells of the table.
     gained = with_psnr(before, lambda v: v.psnr_db + 3 + 1.3 * (v.seed - 2))
     other = one("staged")
     same_mean = with_psnr(other, lambda v: v.psnr_db + (1.0 if v.client < 2 else -1.0))
     verdicts = []
-    for after in ([split], [gained, same_mean], [with_psnr(before, lambda v: v.psnr_db + 3 + 0.1 * v.seed), same_mean]):
+    for after in ([gained], [gained, same_mean], [with_psnr(before, lambda v: v.psnr_db + 3 + 0.1 * v.seed), same_mean]):
         report = comparing.report(of(before, other), of(*after))
         row = table(report, "Attacks")[0]
         numbers = report.numbers[0]
         holds_zero = numbers["difference_db_low"] <= 0 <= numbers["difference_db_high"]
         verdicts.append((numbers["p_holm"] < 0.05, holds_zero, row["verdict"]))
     assert verdicts == [
-        (True, True, "no difference shown"),
+        (True, False, "differ"),
         (False, False, "no difference shown"),
         (True, False, "differ"),
     ]
