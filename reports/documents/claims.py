@@ -45,15 +45,15 @@ def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
     columns whose networks were trained to nothing: attacks that fail on them show no protection of a model.
     """
     attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
-    rows = [measured.of(r) for _, _, r in attacks]
-    attackers, unsure = _gaining([each for each in attacks if each[2].knowledge.rung != measured.ORACLE])
+    of_attackers = [each for each in attacks if each[2].knowledge.rung != measured.ORACLE]
+    attackers, unsure = _gaining(of_attackers)
     references, _ = _gaining([each for each in attacks if each[2].knowledge.rung == measured.ORACLE])
     if attackers:
         said = (
             f"**It does not hold** for {'; '.join(attackers)}: a significant gain over the floor, adjusted over all attacks of the "
             "claim."
         )
-    elif any(row.gain_db.is_few for row in rows):
+    elif any(measured.of(r).gain_db.is_few for *_, r in of_attackers):
         said = "**Not answered yet:** seeds are too few for a significant gain. The rows are observations."
     else:
         said = "**Not refuted here:** no attack gains significantly over the floor. This bounds these attackers and no others."

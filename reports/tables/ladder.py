@@ -158,12 +158,12 @@ def _audited(record: AttackRecord) -> str:
 
 
 def _verdict(best: Measured) -> str:
-    """Whether the floor is beaten significantly, where that needs a sentence."""
+    """Whether the strongest attack beats the floor significantly, where that needs a sentence."""
     if best.is_significant:
         return ""
     if best.gain_db.is_few:
-        return f" {len(best.first.seeds)} seed(s) are too few to say whether any attack beats the floor significantly."
-    return " No attack beats the floor significantly, which bounds these attacks and is no proof of privacy."
+        return f" {len(best.first.seeds)} seed(s) are too few to say whether it beats the floor significantly."
+    return " It does not beat the floor significantly, which bounds the attacks run here and is no proof of privacy."
 
 
 def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:

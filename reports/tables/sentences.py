@@ -12,6 +12,7 @@ from reports.records.number_text import range_text, span
 
 SIGNIFICANT, BELOW = "a significant gain over the floor", "below the floor"
 FEW, NO = "too few seeds to compare with the floor", "no significant gain over the floor"
+ADJUSTED = "a gain that is not significant, adjusted for the attacks that it was chosen among"
 NOTHING = "no image was reconstructed; its answers against the floor"
 
 
@@ -46,6 +47,8 @@ def verdict(row: Measured) -> str:
         return SIGNIFICANT
     if gain.is_few:
         return FEW
+    if gain.significantly_above:
+        return ADJUSTED
     return BELOW if gain.high < 0 else NO
 
 
@@ -56,7 +59,7 @@ def _gain(gain: Interval) -> str:
 
 def _against_floor(row: Measured) -> str:
     words = verdict(row)
-    words = f"That is {words}" if words in (SIGNIFICANT, BELOW) else words[0].upper() + words[1:]
+    words = f"That is {words}" if words in (SIGNIFICANT, ADJUSTED, BELOW) else words[0].upper() + words[1:]
     return f"{words}: {_gain(row.gain_db)}."
 
 

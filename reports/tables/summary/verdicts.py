@@ -43,7 +43,8 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
     elif not_gained:
         where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
         sentences.append(
-            f"No attack gains significantly {where}, which bounds these attacks and is no proof of privacy."
+            f"With no set of knowledge does the strongest attack gain significantly {where}, which bounds these attacks and is no "
+            "proof of privacy."
         )
     if not attackers:
         sentences.append("No attack was run.")

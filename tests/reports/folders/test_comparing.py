@@ -68,7 +68,11 @@ def test_a_difference_is_tested_over_seeds_and_adjusted_for_the_cells_of_the_tab
     other = one("staged")
     same_mean = with_psnr(other, lambda v: v.psnr_db + (1.0 if v.client < 2 else -1.0))
     verdicts = []
-    for after in ([gained], [gained, same_mean], [with_psnr(before, lambda v: v.psnr_db + 3 + 0.1 * v.seed), same_mean]):
+    for after in (
+        [gained],
+        [gained, same_mean],
+        [with_psnr(before, lambda v: v.psnr_db + 3 + 0.1 * v.seed), same_mean],
+    ):
         report = comparing.report(of(before, other), of(*after))
         row = table(report, "Attacks")[0]
         numbers = report.numbers[0]

@@ -64,9 +64,9 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
     assert "strongest attack: surrogate (gradient + auxiliary)" in line
     assert "Floor 14.00 dB (class-mean)" in line
     assert "no (epsilon, delta) guarantee" in line
-    assert "No attack beats the floor significantly" not in line
+    assert "It does not beat the floor significantly" not in line
     (weak,) = ladder.blocks([attack_record("dlg", 9.0, rung="L1"), floor()])
-    assert "No attack beats the floor significantly" in ladder.strongest_line(weak)
+    assert "It does not beat the floor significantly" in ladder.strongest_line(weak)
     (bare,) = ladder.blocks([floor()])
     assert "no attack was run" in ladder.strongest_line(bare)
 
@@ -75,8 +75,8 @@ def test_with_few_seeds_nothing_is_significant_however_large_the_gain():
     few = [with_knowledge(record("fedsplit", attack="staged", psnr=60.0, seeds=(0, 1, 2)), rung="L2")]
     (block,) = ladder.blocks(few)
     line = ladder.strongest_line(block)
-    assert "3 seed(s) are too few to say whether any attack beats the floor significantly." in line
-    assert "No attack beats the floor significantly" not in line
+    assert "3 seed(s) are too few to say whether it beats the floor significantly." in line
+    assert "It does not beat the floor significantly" not in line
     (verdict,) = verdicts.verdicts(few)
     assert verdict == "FedSplit: 3 seed(s) are too few to say where an attack gains significantly."
     assert not any(render.is_bold(cell) for row in ladder_summary.report(few).tables[0].rows for cell in row)
