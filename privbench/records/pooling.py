@@ -6,6 +6,7 @@ What a seed gives depends on the seed and the cell's other fields alone, as its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def one(parts: Sequence[Record]) -> Record:
     changed: dict[str, Any] = {
         "id": cell.id,
         "cell": cell,
-        "notes": _notes(parts),
+        "notes": [*_notes(parts), *_counted_again(parts)],
         "cost": _cost([part.cost for part in parts]),
         "seeds": [seeds[seed] for seed in cell.seeds],
     }
@@ -136,6 +137,13 @@ def _notes(parts: Sequence[Record]) -> list[str]:
             else:
                 notes.append(note)
     return list(dict.fromkeys([*notes, *mixed(kinds)]))
+
+
+def _counted_again(parts: Sequence[Record]) -> list[str]:
+    """Of which seeds the time counts more than once: a record has that of all its seeds together."""
+    counts = Counter(seed for part in parts for seed in part.cell.seeds)
+    again = ", ".join(str(seed) for seed, count in sorted(counts.items()) if count > 1)
+    return [f"seconds and gradient evaluations count seed {again} once for each record that has it"] if again else []
 
 
 def _cost(each: Sequence[Cost]) -> Cost:

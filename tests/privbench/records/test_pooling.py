@@ -78,6 +78,9 @@ def test_a_seed_that_two_records_have_counts_once_where_its_numbers_are_the_same
     (together,) = pooling.pooled(parts)
     assert together.seeds == whole.seeds
     assert together.cost.attack_seconds == sum(part.cost.attack_seconds for part in parts)
+    note = "seconds and gradient evaluations count seed 1 once for each record that has it"
+    assert note in together.notes
+    assert note not in pooling.one([alone(whole, 0, 1), alone(whole, 2)]).notes
 
 
 def test_a_seed_whose_numbers_differ_is_refused_with_both_records():

@@ -154,14 +154,15 @@ def test_where_no_attack_needs_the_whole_row_a_cell_is_the_best_below_and_one_th
 def test_the_sentences_follow_from_the_numbers(records):
     noisy, split = verdicts.verdicts(records)
     assert noisy == (
-        "FedAvg + Gaussian 0.1: With no set of knowledge does the strongest attack gain significantly at any attacked round, which bounds these attacks and is no proof of "
-        "privacy. "
+        "FedAvg + Gaussian 0.1: With no set of knowledge does the strongest attack gain significantly at any attacked round, "
+        "which bounds these attacks and is no proof of privacy. "
         "The oracle, a reference, gains significantly at every attacked round (+10.00 dB)."
     )
     assert split == (
         "FedSplit: gains significantly over the floor at round 0 with no more than L4 gradient + auxiliary "
         f"(surrogate, {gain(next(r for r in records if r.id == 'cifar10-fedsplit-none-surrogate-0'))} dB). "
-        "With no set of knowledge does the strongest attack gain significantly at the best round, which bounds these attacks and is no proof of privacy. "
+        "With no set of knowledge does the strongest attack gain significantly at the best round, "
+        "which bounds these attacks and is no proof of privacy. "
         "The oracle, a reference, gains significantly at every attacked round (+10.00 dB)."
     )
 
@@ -192,7 +193,7 @@ def test_rounds_that_the_same_knowledge_opens_are_reported_together(records):
         "gains significantly over the floor at rounds 0 and best with no more than L2 gradient (staged, +5.00 to +6.00 dB)."
         in verdict
     )
-    assert "No attack" not in verdict
+    assert "With no set of knowledge" not in verdict
 
 
 def test_the_cost_is_summed_over_seeds_attacks_and_rounds_and_per_victim(report):
