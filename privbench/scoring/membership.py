@@ -151,6 +151,13 @@ def share_resamples(hits: int, count: int, name: str) -> Rates:
     return rng.beta(hits + 0.5, count - hits + 0.5, RESAMPLES)
 
 
+def area_variance(area: float, members: int, non_members: int) -> float:
+    """Of an area under the ROC curve, by its images (Hanley and McNeil, Radiology 1982, eq. 1)."""
+    of_members, of_others = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
+    own = area * (1 - area)
+    return (own + (members - 1) * of_members + (non_members - 1) * of_others) / (members * non_members)
+
+
 def error_variance(value: float, resamples: Rates) -> float:
     """Of a number, from its resamples: the larger distance to where 95% of them end, over that of a standard normal, squared.
 

@@ -61,7 +61,7 @@ class Interval(NamedTuple):
         return self.seeds < LEAST_SEEDS
 
     def within(self, least: float, most: float) -> Interval:
-        """The same of a number that cannot leave a range, as a rate: resamples' ends may."""
+        """The same of a number that cannot leave a range, as a rate: its interval may."""
         return self._replace(low=max(self.low, least), high=min(self.high, most))
 
     @property
@@ -87,8 +87,9 @@ class Student(NamedTuple):
         if not variance:
             return self
         error = math.hypot(self.error, math.sqrt(variance))
-        freedom = self.freedom * (error / self.error) ** 4 if self.error else math.inf
-        return self._replace(error=error, freedom=freedom)
+        # Where the own error is less than a thousandth the degrees of freedom do not matter.
+        is_own = self.error > 1e-3 * error
+        return self._replace(error=error, freedom=self.freedom * (error / self.error) ** 4 if is_own else math.inf)
 
     @property
     def half_width(self) -> float:
@@ -109,9 +110,10 @@ def interval(
     """The mean of values measured at some victims, with its 95% interval.
 
     Of several seeds the interval is that over seeds, see above; of one it is over its victims. With `seeds_fixed` it is over the
-    victims of every seed: what is asked then is what other victims of these very networks would have given, as checks of a run
-    ask (reports/records/table_checks.py). `shared_variance` is that of an error that all values have in common. Without it equal
-    values, or one, are their own interval. Raises ValueError for no value, one that is not finite, or a variance that is none.
+    victims of every seed, or over seeds where each has one victim: what is asked then is what other victims of these very
+    networks would have given, as checks of a run ask (reports/records/table_checks.py). `shared_variance` is that of an error
+    that all values have in common. Without it equal values, or one, are their own interval. Raises ValueError for no value, one
+    that is not finite, or a variance that is none.
     """
     if not 0 <= shared_variance < math.inf:
         raise ValueError(f"a variance is a number from 0, got {shared_variance}")
@@ -137,7 +139,8 @@ def p_of_means(means: Sequence[float]) -> float:
 def _interval(values: tuple[float, ...], of_seeds: tuple[int, ...], seeds_fixed: bool, shared: float) -> Interval:
     seeds = np.array(of_seeds)
     data, count = _finite(values, seeds), len(set(of_seeds))
-    own = _over_seeds(data, seeds) if count > 1 and not seeds_fixed else _over_victims(data, seeds)
+    is_over_seeds = count > 1 and (not seeds_fixed or count == len(data))
+    own = _over_seeds(data, seeds) if is_over_seeds else _over_victims(data, seeds)
     found = own.with_shared(shared)
     return Interval(found.mean, found.mean - found.half_width, found.mean + found.half_width, count)
 

@@ -21,8 +21,8 @@ WITHOUT = "none"
 def table(records: Sequence[AttackRecord]) -> str:
     """A row for each attack, method and defence: attacks as the records have them, "none" first, other defences by their words.
 
-    What a defence takes is the PSNR without it less that with it, victim by victim; bold where both rules of
-    reports/records/comparison.py say that they differ, p values adjusted by Holm over the whole table.
+    What a defence takes is the PSNR without it less that with it, victim by victim; bold where
+    reports/records/comparison.py says that they differ, p values adjusted by Holm over the whole table.
 
     ValueError: an attack on a method has no record without a defence, or two of one.
     """

@@ -6,7 +6,10 @@ A difference is claimed where its p value, adjusted for the number of comparison
 trained networks and are no independent sample, so the test is at the level of seeds (privbench.scoring.statistics.p_value):
 Student's t of the seeds' mean differences, adjusted by Holm over the comparisons that are asked together: those of methods in one
 data set and round, or all of one table. The 95% interval beside it is of the same test, not adjusted. Below LEAST_SEEDS seeds no
-verdict is given.
+verdict is given, and nothing is counted for the adjustment.
+
+Where seeds chose several attacks on one side, the same must hold with each of them alone. Of two that are about as strong, seeds
+choose the one that is better elsewhere, and so worse on them: a mixture of equals lies below each of them.
 """
 
 from __future__ import annotations
@@ -31,11 +34,15 @@ RULE = (
     "Two cells differ where Student's t of the seeds' mean differences, adjusted by Holm over the table, "
     f"has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
 )
+EACH_ALONE = (
+    " Where seeds chose several attacks on one side, the same must hold with each of them alone: chosen on other seeds, a mixture "
+    "of equals lies below each of them."
+)
 # Of a table that also has gains over the floor.
 BY_INTERVAL = " Gains over the floor are bold by their interval alone."
 HOW = (
     f"Strongest attack on each, paired by victim. {measured.CHOSEN} "
-    f"{RULE.replace('over the table', 'over the pairs of one data set and round')}"
+    f"{RULE.replace('over the table', 'over the pairs of one data set and round')}{EACH_ALONE}"
 )
 COLUMNS = ("comparison", "n", "seeds", "difference dB", "p (t over seeds)", "p (Holm)", "verdict")
 
@@ -48,13 +55,14 @@ class Comparison(NamedTuple):
     n: int  # victims both attacked
     difference_db: Interval
     p: float | None  # None with one seed
-    holm: float | None
+    holm: float | None  # None below LEAST_SEEDS seeds
     intervals_overlap: bool  # of the two means, each by itself
+    holds_alone: bool = True  # with each attack of a side alone, where seeds chose several
 
     @property
     def differ(self) -> bool:
         """Whether a difference is claimed."""
-        return not self.difference_db.is_few and self.holm is not None and self.holm < ALPHA
+        return self.holm is not None and self.holm < ALPHA and self.holds_alone
 
     @property
     def verdict(self) -> str:
@@ -70,6 +78,19 @@ class _Pair(NamedTuple):
     differences: list[float]
     victims: Sequence[Victim]
     intervals_overlap: bool
+    alone: Sequence[
+        tuple[list[float], Sequence[Victim]]
+    ] = ()  # the same of each attack of a side, where there are several
+
+    @property
+    def p(self) -> float | None:
+        """Not adjusted; None with one seed."""
+        return statistics.p_value(self.differences, self.victims)
+
+    @property
+    def is_few(self) -> bool:
+        """Whether its seeds are too few for a verdict."""
+        return len({v.seed for v in self.victims}) < LEAST_SEEDS
 
 
 def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
@@ -128,8 +149,9 @@ def mean_over_seeds(each: Sequence[float]) -> tuple[float, float]:
 
 
 def _paired(name: str, a: Measured, b: Measured) -> _Pair:
-    differences, victims = measured.differences(a, b)
-    return _Pair(name, (a.first.id, b.first.id), differences, victims, _overlap(a.psnr_db, b.psnr_db))
+    each = [(measured.of(one), measured.of(other)) for one in a.attacks for other in b.attacks]
+    alone = [measured.differences(*pair) for pair in each] if len(each) > 1 else []
+    return _Pair(name, (a.first.id, b.first.id), *measured.differences(a, b), _overlap(a.psnr_db, b.psnr_db), alone)
 
 
 def _overlap(a: Interval, b: Interval) -> bool:
@@ -138,15 +160,34 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 def _tested(pairs: Sequence[_Pair]) -> list[Comparison]:
     pairs = [pair for pair in pairs if pair.differences]
-    p_values = [statistics.p_value(pair.differences, pair.victims) for pair in pairs]
-    adjusted = iter(statistics.holm([p for p in p_values if p is not None]))
+    adjusted = _adjusted(pairs)
     return [
         Comparison(
-            pair.name, pair.ids, len(pair.differences), statistics.interval(pair.differences, pair.victims), p,
-            None if p is None else next(adjusted), pair.intervals_overlap,
+            pair.name, pair.ids, len(pair.differences), statistics.interval(pair.differences, pair.victims), pair.p, holm,
+            pair.intervals_overlap, _holds_alone(pairs, i),
         )
-        for pair, p in zip(pairs, p_values, strict=True)
+        for i, (pair, holm) in enumerate(zip(pairs, adjusted, strict=True))
     ]  # fmt: skip
+
+
+def _adjusted(pairs: Sequence[_Pair]) -> list[float | None]:
+    """Each pair's p value adjusted for how many there are; None of one that has no verdict."""
+    values = [None if pair.is_few else pair.p for pair in pairs]
+    adjusted = iter(statistics.holm([p for p in values if p is not None]))
+    return [None if p is None else next(adjusted) for p in values]
+
+
+def _holds_alone(pairs: Sequence[_Pair], i: int) -> bool:
+    """Whether each attack of a pair's sides alone differs as they do together, among the other pairs of the table."""
+    mean = fmean(pairs[i].differences)
+    for differences, victims in pairs[i].alone:
+        if not differences or fmean(differences) * mean <= 0:
+            return False
+        other = pairs[i]._replace(differences=differences, victims=victims)
+        holm = _adjusted([*pairs[:i], other, *pairs[i + 1 :]])[i]
+        if holm is None or holm >= ALPHA:
+            return False
+    return True
 
 
 def rows(comparisons: Sequence[Comparison]) -> list[list[str]]:

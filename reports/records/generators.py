@@ -1,8 +1,9 @@
 """Scores of generators of images as reports state them: means over clients and seeds, each with its 95% interval.
 
 The interval is that over seeds (privbench/scoring/statistics.py). Seeds may be asked about the same held-out images, so that the
-variance of a client's resamples is added as one that they share. Precision and recall are taken against the test images as they
-are: other test images would give other manifolds, which the interval does not count.
+variance of a client's resamples is added as one that they share. Of precision these are generated images, which no two generators
+share: their number divides the variance, which keeps 0 of n from being sure. Precision and recall are taken against the test
+images as they are: other test images would give other manifolds, which the interval does not count.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def mean(scored: Sequence[Scored], statistic: Statistic, scale: float = 1.0) -> 
     if not present or len(present) < len(each):
         return None
     variance = fmean(membership.error_variance(*each) for each in present)
+    # Generated images are no other generator's.
+    variance /= len(present) if statistic is precision else 1
     share = interval([value for value, _ in present], scored, shared_variance=variance).within(0, 1)
     return Interval(scale * share.mean, scale * share.low, scale * share.high, share.seeds)
 

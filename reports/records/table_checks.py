@@ -182,7 +182,7 @@ def _undefended(r: AttackRecord) -> bool:
 def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Among the best attacks of a ladder's rows, those that claim a gain over a floor whose interval overlaps theirs.
 
-    A gain is claimed where the tables print it bold: its interval lies above 0.
+    A gain is claimed where the tables print it bold (Measured.is_significant).
     """
     best = knowledge_sets.distinct(knowledge_sets.rows(column, attacker_text))
     tested = comparison.against_floor(best, [row.name for row in best])

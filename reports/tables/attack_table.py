@@ -87,7 +87,7 @@ def report(
         tables,
         _numbers(records, references),
         messages=[*(f"missing: {line}" for line in missing), *remark_lines, CAVEAT],
-        caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
+        caption=f"[95% interval of Student's t over seeds]. {measured.CHOSEN} {CAVEAT}",
     )
 
 

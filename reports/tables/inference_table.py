@@ -22,6 +22,7 @@ from reports.tables.render import bold
 from reports.tables.report import Report, Table
 
 TITLE = "What else is learned"
+MEMBERSHIP = "Intervals of membership hold the error of the non-members that seeds share."
 COLUMNS = ("method", "inference", "attacker knows", "round", "score", "floor", "gain", "clients")
 
 
@@ -118,6 +119,7 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",
         "[95% interval of Student's t over seeds]. Bold: the gain is significantly above 0.",
+        *([MEMBERSHIP] if any(QUESTIONS[r.question].of_candidates for r in records) else []),
     ]
 
 

@@ -191,7 +191,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
             for r in block.every
         ],
         messages=[*(f"not run: {line}" for line in missing), *remark_lines, CAVEAT],
-        caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
+        caption=f"[95% interval of Student's t over seeds]. {measured.CHOSEN} {CAVEAT}",
     )
 
 

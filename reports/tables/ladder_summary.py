@@ -97,7 +97,8 @@ def how(records: Sequence[AttackRecord]) -> str:
         "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less."
         + (failed if any(row.best.scores.failures for row in cells) else "")
         + f" It is bold where {LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor "
-        f"lies above 0 while some image was reconstructed, each cell by itself: of {len(cells)} cells that gained nothing at most "
+        "lies above 0 while some image was reconstructed and, of several attacks that were chosen among, one gains by itself, "
+        f"adjusted for their number. That is each cell by itself: of {len(cells)} cells that gained nothing at most "
         f"about {math.ceil(len(cells) * 0.025)} "
         "would be bold by chance. The long tables hold every attack, its failures, and tests adjusted for their number."
         + _of_sharing(records)

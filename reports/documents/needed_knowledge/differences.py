@@ -7,16 +7,11 @@ from typing import NamedTuple
 
 from privbench.records.schema import AttackRecord
 from reports.documents.findings import by_method
-from reports.records import comparison, knowledge_sets, measured
+from reports.records import comparison, knowledge_sets
 from reports.records.measured import Measured
 from reports.records.number_text import NONE, range_text
 from reports.tables import render
 from reports.tables.summary.columns import in_rungs
-
-EACH_ALONE = (
-    " Where seeds chose several attacks on one side, the same must hold with each of them alone: chosen on other seeds, a mixture "
-    "of equals lies below each of them."
-)
 
 
 class Attacker(NamedTuple):
@@ -51,39 +46,13 @@ def table(
                 pairs[f"{words}, {title}"] = (found[attackers[0]], found[attackers[1]])
     cells = compared(pairs)
     body = [[words, *(cells.get(f"{words}, {title}", NONE) for title in tables)] for words in rows]
-    return f"{render.markdown(['difference, dB', *tables], body)}\n\n{comparison.RULE}{EACH_ALONE}"
+    return f"{render.markdown(['difference, dB', *tables], body)}\n\n{comparison.RULE}{comparison.EACH_ALONE}"
 
 
 def compared(pairs: Mapping[str, tuple[Measured, Measured]]) -> dict[str, str]:
     """Name -> the first of a pair less the second as above, adjusted over all; a dash where they have no victim in common."""
-    claims = _tested(pairs)
-    cells = {}
-    for name, pair in pairs.items():
-        if name not in claims:
-            cells[name] = NONE
-            continue
-        # Each of them among the others, so that the adjustment stays that of the table.
-        alone = [(one, other) for one in _alone(pair[0]) for other in _alone(pair[1])]
-        again = [_tested({**pairs, name: each})[name] for each in alone if each != pair]
-        cells[name] = _cell(claims[name], sure=all(_agree(claims[name], one) for one in again))
-    return cells
-
-
-def _tested(pairs: Mapping[str, tuple[Measured, Measured]]) -> dict[str, comparison.Comparison]:
-    return {one.name: one for one in comparison.paired([(name, *pair) for name, pair in pairs.items()])}
-
-
-def _alone(row: Measured) -> list[Measured]:
-    """Each attack of a row by itself.
-
-    Of two that are about as strong, seeds choose the one that is better elsewhere, and so worse on them: their row lies below both.
-    """
-    return [measured.of(r) for r in row.attacks]
-
-
-def _agree(one: comparison.Comparison, other: comparison.Comparison) -> bool:
-    """Whether both claim a difference, and the same way."""
-    return one.differ and other.differ and one.difference_db.mean * other.difference_db.mean > 0
+    claims = {one.name: one for one in comparison.paired([(name, *pair) for name, pair in pairs.items()])}
+    return {name: _cell(claims[name]) if name in claims else NONE for name in pairs}
 
 
 def _strongest(records: Sequence[AttackRecord], round_: str) -> dict[Attacker, Measured]:
@@ -95,6 +64,6 @@ def _strongest(records: Sequence[AttackRecord], round_: str) -> dict[Attacker, M
     }
 
 
-def _cell(one: comparison.Comparison, *, sure: bool) -> str:
+def _cell(one: comparison.Comparison) -> str:
     text = range_text(one.difference_db, sign=True)
-    return render.bold(text) if one.differ and sure else text
+    return render.bold(text) if one.differ else text

@@ -44,7 +44,7 @@ def table(left_out: Sequence[AttackRecord], ladder: Sequence[AttackRecord]) -> s
             f"`{stays[name].name}`", over_stays[name],
         ])  # fmt: skip
     rule = comparison.RULE.replace("over the table", "over their column")
-    return f"{render.markdown(COLUMNS, body)}\n\n{rule}{comparison.BY_INTERVAL}"
+    return f"{render.markdown(COLUMNS, body)}\n\n{rule} Of its own floor a gain is bold by its interval alone."
 
 
 def _within(record: AttackRecord, ladder: Sequence[AttackRecord], *, are_floors: bool) -> Measured:

@@ -101,7 +101,14 @@ def significantly_above_floors(r: InferenceRecord) -> bool:
 
 def blind(r: InferenceRecord) -> Interval:
     """The area of pixels alone, over clients and seeds; KeyError in a record from before it was measured."""
-    return interval([s.floors[BLIND] for s in r.statements], r.statements)
+    variance = fmean(membership.area_variance(s.floors[BLIND], *_asked(s)) for s in r.statements)
+    return interval([s.floors[BLIND] for s in r.statements], r.statements, shared_variance=_shared(r) * variance)
+
+
+def _asked(one: Statement) -> tuple[int, int]:
+    """How many members and non-members."""
+    members = sum(t > 0 for t in one.true)
+    return members, len(one.true) - members
 
 
 def _has_blind(r: InferenceRecord) -> bool:
@@ -122,11 +129,15 @@ def mean(r: InferenceRecord, statistic: Statistic) -> Interval:
     the interval rather too wide. Where it is not known what seeds share, and of one seed, everything counts as shared.
     """
     values, resamples = zip(*(statistic(s) for s in r.statements), strict=True)
+    each = zip(values, resamples, strict=True)
+    variance = fmean(membership.error_variance(value, draw()) for value, draw in each)
+    return interval(values, r.statements, shared_variance=_shared(r) * variance)
+
+
+def _shared(r: InferenceRecord) -> float:
+    """What seeds share of their non-members, and everything where it is not known."""
     shared = shared_by_seeds(r.statements)
-    variance = (1.0 if shared is None else shared) * fmean(
-        membership.error_variance(value, draw()) for value, draw in zip(values, resamples, strict=True)
-    )
-    return interval(values, r.statements, shared_variance=variance)
+    return 1.0 if shared is None else shared
 
 
 def shared_by_seeds(statements: Sequence[Statement]) -> float | None:

@@ -50,7 +50,7 @@ def test_a_record_without_any_common_floor_is_refused(record):
 
 
 def test_a_gain_is_no_more_than_a_score_can_be(record):
-    """The ends of an interval, widened for few seeds, may leave what is possible."""
+    """The ends of an interval may leave what is possible."""
     seeds = [
         seed.model_copy(
             update={

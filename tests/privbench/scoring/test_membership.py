@@ -135,3 +135,19 @@ def test_resamples_are_those_of_a_plain_loop_over_what_is_drawn(monkeypatch):
     for resample, area in zip(drawn, areas, strict=True):
         wins = [(m > n) + (m == n) / 2 for m in members for n in falling[resample]]
         assert area == pytest.approx(np.mean(wins), abs=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_the_variance_of_an_area_is_that_of_areas_of_other_images(shift):
+    """Hanley and McNeil take scores for exponential; of normal ones they are within a fifth here. 4,000 areas err by 2%."""
+    rng = np.random.default_rng(0)
+    areas = [membership.auc(membership.recognition(*scores(40, 60, shift, rng))) for _ in range(4000)]
+    assert membership.area_variance(float(np.mean(areas)), 40, 60) == pytest.approx(np.var(areas), rel=0.2)
+    assert membership.area_variance(1.0, 40, 60) == 0
+
+
+def test_the_variance_of_resamples_is_their_own_where_they_are_normal_and_more_at_an_end():
+    rng = np.random.default_rng(1)
+    assert membership.error_variance(0.5, rng.normal(0.5, 0.1, 100_000)) == pytest.approx(0.01, rel=0.05)
+    none = membership.share_resamples(0, 50, "none")
+    assert membership.error_variance(0.0, none) > 2 * np.var(none)

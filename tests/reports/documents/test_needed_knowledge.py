@@ -252,7 +252,11 @@ def test_a_difference_from_a_mixture_of_equals_must_hold_from_each_of_them_alone
     # It is far above the mixture on every seed, and not above either on all.
     mixture = measured.strongest([one, other])
     assert {r.attack for r in mixture.attacks} == {"decoder", "surrogate"}
-    assert comparison.paired([("", measured.of(rival), mixture)])[0].differ
+    (compared,) = comparison.paired([("", measured.of(rival), mixture)])
+    assert compared.holm < 0.05
+    assert (compared.holds_alone, compared.verdict) == (False, "no difference shown")
+    (of_methods,) = comparison.between_methods([one, other, rival])
+    assert (of_methods.name, of_methods.differ) == ("FedSplit - FedCG", False)
     far = with_psnr(rival, lambda v: 23.0 + 0.05 * v.seed)
     assert difference_rows({"one": [one, other, far]}, pairs)["with images"][0].startswith("**+")
 
