@@ -129,10 +129,12 @@ def p_value(values: Sequence[float], places: Sequence[Placed]) -> float | None:
     return _over_seeds(_finite(values, seeds), seeds).p_value if len(set(seeds.tolist())) > 1 else None
 
 
-def p_of_means(means: Sequence[float]) -> float:
-    """The same of one mean a seed, of two seeds or more."""
+def of_means(means: Sequence[float]) -> Student:
+    """What both are made of, from one value a seed, of two seeds or more; ValueError below two, and as `interval`."""
+    if len(means) < 2:
+        raise ValueError("an error over seeds needs two seeds or more")
     seeds = np.arange(len(means))
-    return _over_seeds(_finite(means, seeds), seeds).p_value
+    return _over_seeds(_finite(means, seeds), seeds)
 
 
 @lru_cache(maxsize=65_536)

@@ -177,7 +177,7 @@ def _shown(differences: Collection[Difference]) -> dict[Difference, bool]:
     Two models that are one and the same give one difference, which counts once.
     """
     tested = [each for each in differences if len(each) >= LEAST_SEEDS]
-    adjusted = statistics.holm([statistics.p_of_means(each) for each in tested])
+    adjusted = statistics.holm([statistics.of_means(each).p_value for each in tested])
     return {each: p < statistics.ALPHA for each, p in zip(tested, adjusted, strict=True)}
 
 
@@ -187,7 +187,7 @@ def _ordering(printed_gap: float, difference: Difference, *, is_shown: bool) -> 
         return NONE
     mean, interval = fmean(difference), ""
     if len(difference) >= LEAST_SEEDS:
-        _, half = comparison.mean_over_seeds(difference)
+        half = statistics.of_means(difference).half_width
         interval = f" [{mean - half:+.2f}, {mean + half:+.2f}]"
     if not printed_gap or not mean:
         return f"{mean:+.2f}{interval}, no order"

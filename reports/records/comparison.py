@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
-
-from scipy import stats
 
 from privbench.records.entries import Victim
 from privbench.records.schema import AttackRecord
@@ -139,13 +137,8 @@ def paired_means(one: Sequence[float], other: Sequence[float]) -> tuple[float, f
     """(mean, low, high) of one less the other, seed by seed: 95% interval of Student's t; ValueError below two seeds."""
     if len(one) != len(other) or len(one) < 2:
         raise ValueError("paired differences need two seeds or more, and the same ones")
-    mean, half = mean_over_seeds([a - b for a, b in zip(one, other, strict=True)])
-    return mean, mean - half, mean + half
-
-
-def mean_over_seeds(each: Sequence[float]) -> tuple[float, float]:
-    """(mean, half of its 95% interval of Student's t) of the values of two seeds or more."""
-    return fmean(each), float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
+    difference = statistics.of_means([a - b for a, b in zip(one, other, strict=True)])
+    return difference.mean, difference.mean - difference.half_width, difference.mean + difference.half_width
 
 
 def _paired(name: str, a: Measured, b: Measured) -> _Pair:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench.records.schema import Record
+from privbench.scoring import statistics
 from privbench.training.history import TaskScores
-from reports.records import comparison, grouping, guarantees, remarks
+from reports.records import grouping, guarantees, remarks
 from reports.tables.report import Report, Table
 
 ACCURACY = "accuracy"
@@ -61,14 +62,19 @@ def _interval(each: Sequence[TaskScores], name: str) -> tuple[float, float]:
     """(mean, half of its 95% interval), percent: over seeds, or of one seed over its tasks."""
     values = _values(each, name)
     if len(values) > 1:
-        return comparison.mean_over_seeds(values)
+        return _over_seeds(values)
     return values[0], getattr(each[0], "half_width" if name == ACCURACY else f"{name}_half_width")
 
 
 def _gain(each: Sequence[TaskScores], name: str) -> tuple[float, float | None]:
     """(mean, half of its 95% interval) of accuracy with meta-learning less one of COLUMNS, seed by seed; of one seed no half."""
     differences = [a - b for a, b in zip(_values(each, ACCURACY), _values(each, name), strict=True)]
-    return comparison.mean_over_seeds(differences) if len(differences) > 1 else (differences[0], None)
+    return _over_seeds(differences) if len(differences) > 1 else (differences[0], None)
+
+
+def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    of_seeds = statistics.of_means(values)
+    return of_seeds.mean, of_seeds.half_width
 
 
 def _text(each: Sequence[TaskScores], name: str) -> str:

@@ -75,7 +75,9 @@ def test_with_even_seeds_the_interval_is_students_of_their_means():
     mean = pytest.approx(np.mean(means))
     assert statistics.interval(values, where) == (mean, pytest.approx(low), pytest.approx(high), 5)
     assert statistics.p_value(values, where) == pytest.approx(student.pvalue)
-    assert statistics.p_of_means(means) == pytest.approx(student.pvalue)
+    assert statistics.of_means(means).p_value == pytest.approx(student.pvalue)
+    with pytest.raises(ValueError, match="two seeds or more"):
+        statistics.of_means([1.0])
 
 
 def test_with_uneven_seeds_the_error_is_that_of_clusters():
