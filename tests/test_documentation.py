@@ -186,12 +186,6 @@ MADE_BY_COMMANDS = {
 }
 
 
-# Page -> (attack, revision) of its records that are of an earlier one, which the page says: today's commands make them anew.
-EARLIER = {
-    "active-servers.md": {("imprint", 9), ("client-rows", 0), ("model-inconsistency", 3)},
-}
-
-
 @pytest.mark.parametrize("page", MADE_BY_COMMANDS)
 def test_the_commands_of_a_page_make_its_records_and_nothing_else(page, repository, monkeypatch, tmp_path):
     tables, count = MADE_BY_COMMANDS[page]
@@ -199,13 +193,9 @@ def test_the_commands_of_a_page_make_its_records_and_nothing_else(page, reposito
     # Planning reads no images, but the folder named must exist.
     each = [cells_of([str(tmp_path) if w == "DIR" else w for w in words], monkeypatch) for words in documented]
     records = [record for name in tables for record in published.read(published.path_of(repository, name))]
-    anew = [(cell, presets.revision_of(cell)) for cell in (r.cell for r in records)]
-    old = {(cell.attack, cell.attack_revision) for cell, now in anew if cell.attack_revision != now}
-    assert old == EARLIER.get(page, set())
-    for attack, revision in old:
-        assert f"`{attack}` {revision}" in (repository / "docs" / "results" / page).read_text()
     assert len(records) == sum(map(len, each)) == count
-    assert set().union(*each) == {cell.model_copy(update={"attack_revision": now}).id for cell, now in anew}
+    assert set().union(*each) == {record.cell.id for record in records}
+    assert all(record.cell.attack_revision == presets.revision_of(record.cell) for record in records)
 
 
 def test_the_page_of_all_results_lists_the_commands_of_the_page_on_inferences(repository):
