@@ -80,16 +80,6 @@ class _Pair(NamedTuple):
         tuple[list[float], Sequence[Victim]]
     ] = ()  # the same of each attack of a side, where there are several
 
-    @property
-    def p(self) -> float | None:
-        """Not adjusted; None with one seed."""
-        return statistics.p_value(self.differences, self.victims)
-
-    @property
-    def is_few(self) -> bool:
-        """Whether its seeds are too few for a verdict."""
-        return len({v.seed for v in self.victims}) < LEAST_SEEDS
-
 
 def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
     """Every pair of methods among records of one table, each by its strongest attack; pairs without common victims are left out.
@@ -153,31 +143,35 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 def _tested(pairs: Sequence[_Pair]) -> list[Comparison]:
     pairs = [pair for pair in pairs if pair.differences]
-    adjusted = _adjusted(pairs)
+    p_values = [statistics.p_value(pair.differences, pair.victims) for pair in pairs]
+    tested = [None if _is_few(pair.victims) else p for pair, p in zip(pairs, p_values, strict=True)]
     return [
         Comparison(
-            pair.name, pair.ids, len(pair.differences), statistics.interval(pair.differences, pair.victims), pair.p, holm,
-            pair.intervals_overlap, _holds_alone(pairs, i),
+            pair.name, pair.ids, len(pair.differences), statistics.interval(pair.differences, pair.victims), p, holm,
+            pair.intervals_overlap, _holds_alone(pair, [*tested[:i], *tested[i + 1 :]]),
         )
-        for i, (pair, holm) in enumerate(zip(pairs, adjusted, strict=True))
+        for i, (pair, p, holm) in enumerate(zip(pairs, p_values, _adjusted(tested), strict=True))
     ]  # fmt: skip
 
 
-def _adjusted(pairs: Sequence[_Pair]) -> list[float | None]:
-    """Each pair's p value adjusted for how many there are; None of one that has no verdict."""
-    values = [None if pair.is_few else pair.p for pair in pairs]
-    adjusted = iter(statistics.holm([p for p in values if p is not None]))
-    return [None if p is None else next(adjusted) for p in values]
+def _is_few(victims: Sequence[Victim]) -> bool:
+    """Whether their seeds are too few for a verdict."""
+    return len({v.seed for v in victims}) < LEAST_SEEDS
 
 
-def _holds_alone(pairs: Sequence[_Pair], i: int) -> bool:
-    """Whether each attack of a pair's sides alone differs as they do together, among the other pairs of the table."""
-    mean = fmean(pairs[i].differences)
-    for differences, victims in pairs[i].alone:
-        if not differences or fmean(differences) * mean <= 0:
+def _adjusted(p_values: Sequence[float | None]) -> list[float | None]:
+    """Each adjusted for how many there are; None where there is no verdict."""
+    adjusted = iter(statistics.holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(adjusted) for p in p_values]
+
+
+def _holds_alone(pair: _Pair, others: Sequence[float | None]) -> bool:
+    """Whether each attack of a pair's sides alone differs as they do together, among the other p values of the table."""
+    mean = fmean(pair.differences)
+    for differences, victims in pair.alone:
+        if not differences or _is_few(victims) or fmean(differences) * mean <= 0:
             return False
-        other = pairs[i]._replace(differences=differences, victims=victims)
-        holm = _adjusted([*pairs[:i], other, *pairs[i + 1 :]])[i]
+        holm = _adjusted([statistics.p_value(differences, victims), *others])[0]
         if holm is None or holm >= ALPHA:
             return False
     return True

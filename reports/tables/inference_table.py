@@ -22,7 +22,7 @@ from reports.tables.render import bold
 from reports.tables.report import Report, Table
 
 TITLE = "What else is learned"
-MEMBERSHIP = "Intervals of membership hold the error of the non-members that seeds share."
+INTERVALS = "[95% interval of Student's t over seeds]."
 COLUMNS = ("method", "inference", "attacker knows", "round", "score", "floor", "gain", "clients")
 
 
@@ -114,12 +114,11 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     if any(r.knowledge.pools_clients for r in records):
         lines.append("'Pools': each answer is made of what so many clients sent, or were asked about, together.")
     if all(QUESTIONS[r.question].of_candidates for r in records):
-        return [*lines, membership_rows.INTERVALS]
+        return [*lines, INTERVALS]
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",
-        "[95% interval of Student's t over seeds]. Bold: the gain is significantly above 0.",
-        *([MEMBERSHIP] if any(QUESTIONS[r.question].of_candidates for r in records) else []),
+        f"{INTERVALS} Bold: the gain is significantly above 0.",
     ]
 
 

@@ -32,7 +32,6 @@ COLUMNS = (
     "method", "inference", "attacker knows", "round", "AUC", "blind AUC", "balanced accuracy, %", f"TPR at {LOW:.0%} FPR, %",
     f"TPR at {HIGH:.0%} FPR, %", "clients recognised",
 )  # fmt: skip
-INTERVALS = "[95% interval of Student's t over seeds, with the error of the non-members that seeds share]."
 # (the value of one client, what makes its resamples where they are asked for)
 Statistic = Callable[[Statement], tuple[float, Callable[[], Rates]]]
 SCORED = COLUMNS[COLUMNS.index("AUC") :]
@@ -68,7 +67,8 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
         "Blind: a classifier of pixels that is told four fifths of the answers and has no network; above 0.5 members differ from "
         "the others without any. A bold AUC is significantly above chance and above the blind one. 'Provable from': the lowest TPR "
         f"that so few images of a client distinguish from chance with {CONFIDENCE:.0%} confidence. 'Clients recognised': those "
-        f"whose TPR at {LOW:.0%} FPR does, corrected for their number.",
+        f"whose TPR at {LOW:.0%} FPR does, corrected for their number. "
+        "Intervals hold the error of the non-members that seeds share.",
         *_unlike(records),
     ]
 
