@@ -22,16 +22,11 @@ Y = torch.arange(12) % 10
 
 
 @cache
-def surprised():
-    """Six images unlike what the network was trained on, so that gradients stand out of noise of a studied variance."""
-    params, _, _ = central_network(400, 0)
-    x = smooth_images(6)
-    return artifact(x, Y[:6], weights=params, noise=1e-3), x[:, None]
-
-
-@cache
-def reconstructed():
-    return SHORT.reconstruct(surprised()[0], NOBODY, 0)
+def surprised(images: int = 6, seed: int = 0):
+    """Images unlike what the network was trained on, so that gradients stand out of noise of a studied variance."""
+    params, _, _ = central_network(400, seed)
+    x = smooth_images(images)
+    return artifact(x, Y[:images], weights=params, noise=1e-3), x[:, None]
 
 
 def scores(reconstruction, x):
@@ -50,15 +45,20 @@ def test_it_beats_grey_on_noised_gradients_of_three_images():
 
 
 @pytest.mark.thorough
-def test_it_beats_grey_significantly_and_inverting_gradients_on_a_noised_gradient():
-    seen, x = surprised()
-    psnr = scores(reconstructed(), x)
-    gain = psnr - scores(Grey().reconstruct(seen, NOBODY, 0), x)
+def test_it_beats_grey_significantly_and_inverting_gradients_on_noised_gradients():
+    """Of twelve images and the networks of seeds 0-2: 3.3 to 3.5 dB over grey, 1.5 to 2.0 dB over the other attack."""
+    gains, leads = [], []
+    for seed in range(3):
+        seen, x = surprised(len(Y), seed)
+        reconstruction = SHORT.reconstruct(seen, NOBODY, 0)
+        psnr = scores(reconstruction, x)
+        gains.append(psnr - scores(Grey().reconstruct(seen, NOBODY, 0), x))
+        leads.append(psnr - scores(InvertingGradients(steps=100, restarts=1).reconstruct(seen, NOBODY, 0), x))
+        assert (reconstruction.loss < reconstruction.trace[:, 0]).all()
+        assert torch.equal(reconstruction.loss, reconstruction.trace[:, -1])
+    gain, lead = torch.cat(gains), torch.cat(leads)
     assert small_artifacts.over_victims(gain).low > 1, gain
-    other = InvertingGradients(steps=100, restarts=1).reconstruct(seen, NOBODY, 0)
-    assert psnr.mean() > scores(other, x).mean() + 0.5, (psnr, scores(other, x))
-    assert (reconstructed().loss < reconstructed().trace[:, 0]).all()
-    assert torch.equal(reconstructed().loss, reconstructed().trace[:, -1])
+    assert lead.mean() > 0.5, lead
 
 
 def test_a_victim_with_others_ends_as_alone():
