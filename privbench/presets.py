@@ -1,8 +1,9 @@
 """Presets: the specification of a method, a data set and an attack under `smoke`, `quick`, `standard` or `paper`.
 
 `paper` is the published schedule (FedCG 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay 1e-4, server
-distillation of 2,000 steps; NFL-CGAN and FedMD-CG have their protocols, privbench/data/paper_setup.py). `standard` is that with a
-quarter of the rounds (docs/results/published-cifar10.md says what this changes). `quick` is ours: few
+distillation of 2,000 steps; NFL-CGAN and FedMD-CG have their protocols, privbench/data/paper_setup.py; Reptile has the schedule
+of its authors' code; SecureGAN and DP-GAN have FedCG's, as their paper prints no more than numbers of epochs).
+`standard` is that with a quarter of the rounds (docs/results/published-cifar10.md says what this changes). `quick` is ours: few
 rounds at a higher learning rate, so that the sigmoid LeNet leaves its plateau. `smoke` runs in seconds and says nothing
 about accuracy.
 """
@@ -105,13 +106,19 @@ QUICK_METHOD_SCHEDULES: dict[str, dict[str, Any]] = {
         "rounds": 25, "client_steps": 50, "patience": 25, "task": Adam(lr=3e-3, beta1=0).model_dump(),
     },
 }  # fmt: skip
-# Reptile's of Omniglot, 5-way 1-shot, by the authors' code: 100,000 rounds, inner batch 10, and no early stop.
+# Reptile's of Omniglot, 5-way with one shot or five, by the commands beside the authors' code: 100,000 rounds of five steps of ten
+# images, tasks of ten images a class, 50 steps on a test task, and no early stop.
+PAPER_METHOD_SETTINGS: dict[str, dict[str, float]] = {"reptile": {"train_shots": 10, "tuning_steps": 50}}
 PAPER_METHOD_SCHEDULES: dict[str, dict[str, Any]] = {
     "reptile": {
         "rounds": 100_000, "client_steps": 5, "batch": 10, "patience": 100_000, "keep_every": 10_000,
         "task": Adam(lr=1e-3, beta1=0).model_dump(),
     },
 }  # fmt: skip
+
+
+# Whose paper prints numbers of epochs alone: their paper preset has FedCG's schedule.
+WITHOUT_PUBLISHED_SCHEDULE = ("secure-gan", "dp-gan")
 
 
 def train_spec(
@@ -149,7 +156,6 @@ def train_spec(
     )
     registry.check_backbone(backbone, image_size)
     schedule = schedule_of(preset, dataset, method, backbone, protocol, equal_work=equal_work)
-    settings = {} if preset in AS_PUBLISHED else QUICK_METHOD_SETTINGS.get(method, {})
     fields = {
         "content": data.content(dataset),
         "flip": PROTOCOLS[protocol].flip,
@@ -158,7 +164,7 @@ def train_spec(
         **_layout(preset, dataset, protocol, chosen),
         "dataset": dataset,
         "method": method,
-        "method_settings": {**settings, **chosen.get("method_settings", {})},
+        "method_settings": {**method_settings(preset, method), **chosen.get("method_settings", {})},
         "protocol": protocol,
         "schedule": changed(schedule, changes),
     }
@@ -167,6 +173,11 @@ def train_spec(
         # It would give one run two names.
         return spec.model_copy(update={"where": "update"})
     return spec
+
+
+def method_settings(preset: str, method: str) -> dict[str, float]:
+    """The settings of a method that a preset has otherwise than the method's class."""
+    return dict((PAPER_METHOD_SETTINGS if preset in AS_PUBLISHED else QUICK_METHOD_SETTINGS).get(method, {}))
 
 
 def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ stated; the images are NIST's). Three of its splits, each with classes of equal 
     emnist-letters    letters   124,800 + 20,800, 26 classes, upper and lower case as one
     emnist-balanced   balanced  112,800 + 18,800, 47 classes
 
-FedMD-CG says "EMNIST" and no more. It must be `digits`: its Table 6 gives 98.1% to FedCG and 96.5% to isolated clients, where
-the best published classifiers reach some 91% on `balanced` and 96% on `letters`; so `digits` carries the name.
+FedMD-CG says "EMNIST" and no more. It must be `digits`: its Table 6 gives 97.7% to FedCG and 96.5% to isolated clients
+(L.acc, omega 10), where the best published classifiers reach some 91% on `balanced` and 96% on `letters`; so `digits` carries the
+name.
 
 The files that torchvision fetches and unpacks (EMNIST/raw/emnist-<split>-...), or the publisher's own .gz files beside them.
 Rows and columns are swapped in the files and are put right here. torchvision checks the checksum of the archive alone.

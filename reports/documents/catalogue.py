@@ -36,7 +36,8 @@ def facts(kind: str, name: str) -> dict[str, str]:
     if kind == "method":
         counts = ["label counts"] if plugin().uploads_counts else []
         plugin_facts["shares"] = ", ".join([*plugin.shared_parts, *counts]) or "nothing"
-        plugin_facts["server adds"] = ", ".join(plugin.serves) or "-"
+        sums = ["sum of label counts"] if plugin().broadcasts_counts else []
+        plugin_facts["server adds"] = ", ".join([*plugin.serves, *sums]) or "-"
         plugin_facts["paper"] = plugin.paper or "-"
     if kind == "attack":
         plugin_facts |= {

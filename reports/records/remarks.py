@@ -14,7 +14,7 @@ from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, table_checks
-from reports.records.labels import Gap, label, published, round_label, round_text, unique
+from reports.records.labels import NAMES, Gap, label, published, round_label, round_text, unique
 from reports.records.measured import papers_attack, strongest
 from reports.records.number_text import FEW, NONE, measured_otherwise, span
 from reports.records.published import Published, of_papers_attack
@@ -93,12 +93,22 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
     elif shorter:
         lines.append(
             f"{subject} is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
-            "`--preset paper` runs the published settings."
+            f"`--preset paper` runs {_at_length(records)}."
         )
     attacked = [r for r in records if isinstance(r, AttackRecord)]
     absent = unique(e.get("lpips", "") for e in (r.environment for r in attacked if r.scores.lpips is None))
     lines += [f"There is no LPIPS: {reason}." for reason in absent if reason not in ("", "installed")]
     return lines
+
+
+def _at_length(records: Sequence[Record]) -> str:
+    """What the paper preset runs of their methods."""
+    methods = unique(r.cell.train.method for r in records)
+    without = [NAMES[name] for name in methods if name in presets.WITHOUT_PUBLISHED_SCHEDULE]
+    if not without:
+        return "the published settings"
+    instead = f"{' and '.join(without)} at FedCG's schedule, as no other is printed"
+    return instead if len(without) == len(methods) else f"the published settings, {instead}"
 
 
 def _mus(records: Sequence[Record]) -> list[str]:

@@ -237,7 +237,7 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
     )
     every = [variant | run for variant in variants for run in runs]
     plugin = registry.resolve("method", column.method)
-    plain = {} if preset in presets.AS_PUBLISHED else presets.QUICK_METHOD_SETTINGS.get(column.method, {})
+    plain = presets.method_settings(preset, column.method)
     defaults = {field.name: field.default for field in fields(plugin)} | plain
     for one in every:
         changes = {name.removeprefix(SCHEDULE): value for name, value in one.items() if name.startswith(SCHEDULE)}

@@ -33,6 +33,13 @@ def test_the_paper_preset_has_the_papers_clients():
     assert presets.SEEDS["paper"] == (100, 101, 102, 103, 104)
 
 
+def test_the_published_presets_have_the_settings_of_reptile_s_authors():
+    for preset, settings in (("paper", {"train_shots": 10, "tuning_steps": 50}), ("quick", {})):
+        assert presets.train_spec(preset, "omniglot", "reptile").method_settings == settings
+    chosen = presets.train_spec("standard", "omniglot", "reptile", method_settings={"train_shots": 15})
+    assert chosen.method_settings == {"train_shots": 15, "tuning_steps": 50}
+
+
 def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
     cgan, cg = (presets.train_spec("paper", "cifar10", name).schedule for name in ("nfl-cgan", "fedmd-cg"))
     assert (cgan.rounds, cgan.local_epochs, cgan.batch, cgan.task.lr) == (100, 10, 8, 3e-4)

@@ -17,7 +17,7 @@ from privbench.training.history import Round
 from reports.records import grouping
 from reports.records.labels import label
 from reports.records.number_text import NONE
-from reports.records.remarks import training_header
+from reports.records.remarks import NOT_BESIDE, training_header
 from reports.tables.report import Report, Table
 
 NUMBER_BYTES = 4  # of a number in the clear
@@ -130,9 +130,10 @@ def report(records: Sequence[Record]) -> Report:
         numbers += [n for name, of_seeds in rows.items() for n in _numbers(grouping.title(key), name, of_seeds)]
         projected += [(label(r.cell), s) for r in chosen.values() if (s := setting_of(r)) is not None]
     tables = [*measured, *(_projection(projected) if projected else [])]
-    return Report(
-        "Communication and time by phase", [*training_header(records), *_notes(bool(projected))], tables, numbers
-    )
+    # Printed totals are beside a projection alone, never beside a measured row.
+    beside = "Published totals stand beside a projection" if projected else NOT_BESIDE
+    notes = [*training_header(records, beside), *_notes(bool(projected))]
+    return Report("Communication and time by phase", notes, tables, numbers)
 
 
 MEASURED = [

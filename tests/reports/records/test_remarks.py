@@ -47,3 +47,13 @@ def test_a_shorter_preset_beside_the_published_one_is_named():
     assert told(paper) == []
     assert told(quick)[0].startswith("This is NOT")
     assert told(quick, paper)[0].startswith("Preset quick is NOT")
+
+
+def test_the_paper_preset_is_not_called_published_for_a_method_whose_schedule_is_not_printed():
+    def told(*records):
+        return next(note for note in remarks.training_header(records) if remarks.NOT_PUBLISHED in note)
+
+    gan, other = record("secure-gan"), record("fedcg")
+    assert told(other).endswith("`--preset paper` runs the published settings.")
+    assert told(gan).endswith("`--preset paper` runs SecureGAN at FedCG's schedule, as no other is printed.")
+    assert "the published settings, SecureGAN at FedCG's schedule" in told(gan, other)
