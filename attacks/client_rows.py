@@ -50,9 +50,9 @@ class ClientRows:
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": {"feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    revision: ClassVar[int] = 1  # 1: rows of clipped messages
-    dropout_revision: ClassVar[int] = 2  # 2: as `imprint` at its revision 13
-    labels_known_revision: ClassVar[int] = 3  # 3: as `imprint` at its revision 14
+    revision: ClassVar[int] = 4  # 1: rows of clipped messages; 4: of rows that agree alike the first is taken
+    dropout_revision: ClassVar[int] = 5  # 2: as `imprint` at its revision 13; 5: as all cells at 4
+    labels_known_revision: ClassVar[int] = 6  # 3: as `imprint` at its revision 14; 6: as all cells at 4
 
     def check(self, model: Model, clients: int) -> None:
         """UserError where the first layer has too few rows for so many clients."""

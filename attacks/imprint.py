@@ -66,7 +66,9 @@ class Imprint(AlignedSettings):
     revision: ClassVar[int] = 10
     # 11: the dry run's clients defend each step as clients do, an honest server is worth class means at least, rows of clipped
     # batches have labels, and a saturated classifier is no larger than sums and number formats carry
-    batches_revision: ClassVar[int] = 11
+    # 16: of rows that agree alike the first is taken, labels are those of Adam's updates, noise below a saturated classifier keeps
+    # its number format, and of one layer clips are undone
+    batches_revision: ClassVar[int] = 16
     defended_revision: ClassVar[int] = 11
     # 11: the dry run's clients take mini-batches, and SGD's weight decay is no part of the gradient
     updates_revision: ClassVar[int] = 11

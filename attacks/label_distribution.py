@@ -41,7 +41,7 @@ class LabelDistribution:
     pools_clients: ClassVar[bool] = True  # the prior is fitted to the counts of all clients
     limits: ClassVar[Limits] = Limits(one_client=True)
     knows: ClassVar[frozenset[str]] = NOISE | CLIP
-    update_batches_revision: ClassVar[int] = 1  # 1: other labels of batches moved by Adam
+    update_batches_revision: ClassVar[int] = 2  # 1: other labels of batches moved by Adam; 2: lost ones say nothing
 
     def infer(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -56,13 +56,14 @@ class LabelDistribution:
 
 def counted(artifact: Artifact) -> Tensor:
     """How many images of each class are behind the uploads of each attacked client, as far as these show it: [K', Y]."""
-    if artifact.labels is None and artifact.updates:
+    are_declared = artifact.labels is not None
+    if artifact.updates and not are_declared:
         artifact = updates.labelled_gradients(artifact)
     recovered = labels.recover(artifact)
     if bool((recovered < 0).any()):
         raise UserError("the uploads hold no gradient of the classifier, which would show the labels")
     each = labels.probabilities(artifact).sum(1).double()
-    if artifact.labels is None:
+    if not are_declared:
         # An upload that is not finite, or zero throughout, says nothing of its labels.
         each = each.where(failed_uploads.is_sound(artifact)[:, None], 0.0)
     clients = artifact.client.unique()

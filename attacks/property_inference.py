@@ -62,9 +62,10 @@ class PropertyInference:
         real, count = _numbers(artifact), int(knowledge.domains.max()) + 1
         sent = [shadow_clients.uploads(artifact, knowledge, n, seed, progress) for n in range(self.shadows)]
         shadows, domains = torch.cat([_numbers(s.artifact) for s in sent]), torch.cat([s.domains for s in sent]).cpu()
-        each = log_probabilities(shadows, domains, real, count)
-        clients = artifact.client.cpu()
-        return Statements(torch.stack([each[clients == k].mean(0).softmax(0) for k in clients.unique()]))
+        each, clients = log_probabilities(shadows, domains, real, count), artifact.client.cpu()
+        # Uploads that say nothing do not outvote the others.
+        told = [each[(clients == k) & real.isfinite().all(1)] for k in clients.unique()]
+        return Statements(torch.stack([(one.sum(0) / max(len(one), 1)).softmax(0) for one in told]))
 
 
 def log_probabilities(shadows: Tensor, domains: Tensor, real: Tensor, count: int) -> Tensor:

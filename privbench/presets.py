@@ -85,6 +85,7 @@ NORMALISED_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet")
 UPDATES_REVISION = 2  # 1: steps on one image are taken in eval mode; 2: running statistics are observed
 PROXIMAL_REVISION = 1  # 1: simulated steps have the proximal term of the loss
 WIRE_REVISION = 1  # 1: features behind a number format have the variance of its rounding
+STEPS_REVISION = 1  # 1: behind several defences, too, noise of single steps is known as such
 LABELS_REVISION = 1  # 1: of batches behind a loss on imitated features no class is certain
 KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
 UPLOADS_PER_ROUND = 12  # of each attacked client, of a server that keeps what it was sent
@@ -370,6 +371,12 @@ def _trains_on_imitated_features(train: TrainSpec) -> bool:
     return train.method_settings.get("observe_loss") == "task"
 
 
+def _noises_among_others(train: TrainSpec) -> bool:
+    """Whether one of several defences adds noise."""
+    members = written_defense.members(train.defense)
+    return len(members) > 1 and any(registry.may_add_noise(*one) for one in members)
+
+
 def _shows_noised_features(cell: CellSpec) -> bool:
     """Whether all that a server sees of features is noised: of extractors that clients keep, under a defence that adds noise."""
     if not any(registry.may_add_noise(*one) for one in written_defense.members(cell.train.defense)):
@@ -425,6 +432,7 @@ SHARED_REVISIONS: Revisions = (
     *OBSERVED_REVISIONS,
     (LABELS_REVISION, lambda cell: cell.batch_size > 1 and _trains_on_imitated_features(cell.train)),
     (WIRE_REVISION, lambda cell: cell.wire != "float32" and _keeps_extractors(cell.train)),
+    (STEPS_REVISION, lambda cell: cell.observe == "update" and _noises_among_others(cell.train)),
 )
 
 

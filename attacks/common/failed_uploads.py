@@ -26,9 +26,14 @@ def is_sound(artifact: Artifact) -> Tensor:
     return tensors.finite_rows(*gradients) & nonzero
 
 
-def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
-    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
-    sound = torch.nonzero(is_sound(artifact))[:, 0]
+def set_aside(
+    artifact: Artifact, attack: Callable[[Artifact], Reconstruction], gradients: Artifact | None = None
+) -> Reconstruction:
+    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN.
+
+    `gradients`: what is taken for the gradients of updates, by which these are sound.
+    """
+    sound = torch.nonzero(is_sound(artifact if gradients is None else gradients))[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, recovered = problem.grey_start(artifact), labels.recover(updates.labelled_gradients(artifact))

@@ -67,11 +67,14 @@ def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
     From zero moments the step is -lr g / (|g| + eps), weight decay in g. It is no mere sign: 1 - |step| / lr = eps / (|g| + eps),
     which single precision still distinguishes from 0 where |g| lies below about 1e-3; there g = eps u / (1 - |u|) with u =
     -step / lr. The error of u is that of storing theta in single precision, and of the few roundings of the step.
-    Anything else (several steps, SGD, a defended update) comes back as it is, with an empty dict: trusted everywhere.
+    Anything else (several steps, SGD, Adam without bias correction, a defended update) comes back as it is, with an empty dict:
+    trusted everywhere.
     """
     local = artifact.local
     setting = None if local is None else optimiser_of(local)
-    if local is None or local.steps > 1 or not isinstance(setting, Adam) or artifact.defense.get("name") != "none":
+    if local is None or local.steps > 1 or not isinstance(setting, Adam) or not setting.bias_correction:
+        return artifact, {}
+    if artifact.defense.get("name") != "none":
         return artifact, {}
     updates: Parts = {}
     trust: dict[str, Tensor] = {}
@@ -97,7 +100,7 @@ def noise_variance(artifact: Artifact) -> float:
     its noisy gradients by their size.
     """
     variance, local = labels.noise_variance(artifact), artifact.local
-    if not variance or local is None or artifact.defense.get("where") != "step":
+    if not variance or local is None or not described.noises_steps(artifact.defense):
         return variance
     setting = optimiser_of(local)
     return variance * setting.lr**2 * local.steps if isinstance(setting, SGD) else 0.0

@@ -7,6 +7,9 @@ every S_c, is known in closed form. An image alone in its class has h_i = S_c / 
 nothing more than Y - 1 sums can be read: images that share a class stay mixed, and where each class has an image one sum is lost. b
 makes that the rarest class's: p is 1 - RARE there, so that S counts for RARE in the others.
 
+A clipped message is s times all this. Of a class that no image has dL/db_c = s p_c, and of others less, so that s is the largest
+dL/db_c / p_c. Where each class has an image s comes out too small, and so the features are wrong.
+
 The sum of a class is the signal of class fishing (Wen et al.: Fishing for User Data, ICML 2022, arXiv 2202.00580), who reach it
 with features of the class alone; a head that is broadcast needs none. dL/dh = W' d = 0, so that the extractor sends no gradient.
 """
@@ -19,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.crafted import clip_scale
 from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Artifact
@@ -47,16 +51,21 @@ def features_of(artifact: Artifact) -> OneClassEach:
     """What the gradient of every batch says of its classes' images."""
     layer, gradient = artifact.model.classifier.logits_layer, artifact.gradients["classifier"]
     p = torch.softmax(artifact.weights["classifier"][f"{layer}.bias"].double(), 0)
-    weights = artifact.image_weights
-    each = [
-        _of_batch(
-            weight.double(), bias.double(), p,
-            bias.new_full((artifact.batch_size,), 1 / artifact.batch_size).double() if weights is None else weights[v].double(),
-        )
-        for v, (weight, bias) in enumerate(zip(gradient[f"{layer}.weight"], gradient[f"{layer}.bias"], strict=True))
-    ]  # fmt: skip
+    weights, is_clipped = artifact.image_weights, clip_scale.is_unknown(artifact)
+    each = []
+    for v, one in enumerate(zip(gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double(), strict=True)):
+        s = _scale(one[1], p) if is_clipped else 1.0
+        even = p.new_full((artifact.batch_size,), 1 / artifact.batch_size)
+        of_images = even if weights is None else weights[v].double()
+        each.append(_of_batch(one[0] / s, one[1] / s, p, of_images))
     h, row = (torch.stack(t) for t in zip(*each, strict=True))
     return OneClassEach(h, row)
+
+
+def _scale(bias: Tensor, p: Tensor) -> float:
+    """s of a clipped message's dL/db [Y]; 1 where no class says any."""
+    s = float((bias / p).max())
+    return min(s, 1.0) if s > 0 else 1.0
 
 
 def _of_batch(weight: Tensor, bias: Tensor, p: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

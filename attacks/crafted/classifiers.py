@@ -263,12 +263,18 @@ def is_honest(classifier: Params, broadcast: Networks | None) -> bool:
     """Whether the clients got what an honest server would have sent: in a run of its own that was the attack's choice."""
     if broadcast is None:
         return False
-    return all(torch.equal(t, classifier[name]) for name, t in broadcast.params["classifier"].items())
+    # Networks of a training that diverged are honest ones, too.
+    return all(
+        bool(torch.isclose(t, classifier[name], rtol=0, atol=0, equal_nan=True).all())
+        for name, t in broadcast.params["classifier"].items()
+    )
 
 
 def is_crafted(classifier: Params, layer: str = "fc1") -> bool:
     """Whether all rows of a first layer have one direction, or none has any."""
     weight = classifier.get(f"{layer}.weight", torch.eye(2))
+    if not bool(weight.isfinite().all()):
+        return False
     return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) <= 1
 
 

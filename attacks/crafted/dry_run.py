@@ -80,7 +80,7 @@ def gradient_noise_std(expected: ExpectedUpload, seed: int) -> float:
     if local is None:
         return noise
     setting = local_update.optimiser_of(local)
-    if "message" in expected.defense.places:
+    if not described.noises_steps(expected.defense.describe()):
         return noise / (setting.lr * local.steps)
     # The noises of K steps of SGD are independent. Adam divides them by their size, for which one step's noise stands.
     return noise / math.sqrt(local.steps) if isinstance(setting, SGD) else noise
@@ -153,7 +153,11 @@ def best(
     """
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
-    expected, made = knowledge.expected, made_of(knowledge.auxiliary)
+    expected = knowledge.expected
+    if not all(bool(t.isfinite().all()) for part in CLASSIFICATION for t in broadcast.params.get(part, {}).values()):
+        # Training diverged: nothing is read of what nothing can be crafted of.
+        return ()
+    made = made_of(knowledge.auxiliary)
     if not made:
         return ()
     others, attackers = halves(knowledge.auxiliary, seed)
@@ -170,9 +174,11 @@ def best(
         return psnr_db(attack, upload, clients.images)
 
     honest = upload_of((classifiers.HONEST,))
+    as_gradients = updates.nearly_gradients(honest)
     scores = [
         max(
-            worth(honest, lambda seen: passive(seen).reconstruct(seen, attacker, seed, no_progress)),
+            worth(as_gradients, lambda seen: passive(seen).reconstruct(seen, attacker, seed, no_progress)),
+            # Batches that Adam moved show their labels in the updates alone.
             worth(honest, lambda seen: no_information.class_mean(seen, attacker)),
         )
     ]
@@ -226,10 +232,7 @@ def observed(
     seed: int,
     divided: tuple[Networks, ...] | None = None,
 ) -> Artifact:
-    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent, or each one of its own.
-
-    Whole updates are taken for gradients.
-    """
+    """What clients with the batches [n, B, ...] would send of all `networks`, which they were sent, or each one of its own."""
     received = divided or (networks,) * len(expected.shares)
     sent: list[Parts] = []
     (n, size), weights = clients.labels.shape, expected.weights
@@ -251,7 +254,7 @@ def observed(
     # Of one client the message is the sum, as where it was isolated in one.
     summed = len(expected.shares) > 1
     defense = defense if summed else described.of_one_message(defense)
-    seen = Artifact(
+    return Artifact(
         method="dry run",
         dataset="auxiliary",
         model=model,
@@ -272,7 +275,6 @@ def observed(
         member_weights=torch.tensor(expected.shares, dtype=torch.float64).expand(n, -1).clone() if summed else None,
         divided=divided,
     )
-    return updates.nearly_gradients(seen)
 
 
 def _with_noise_of_others(upload: Parts, expected: ExpectedUpload, seed: int, rng: torch.Generator) -> Parts:

@@ -154,7 +154,8 @@ def _rows(weight: Tensor, bias: Tensor, batch: int, limits: tuple[float, float])
     edge = gap.new_full((1,), torch.inf)
     agreement = torch.minimum(torch.cat([gap, edge]), torch.cat([edge, gap]))[: len(live)]  # none where no row is live
     chosen: list[int] = []
-    for row in agreement.argsort().tolist():
+    # Two neighbours share one gap: ties are the rule.
+    for row in agreement.argsort(stable=True).tolist():
         one = quotient[row]
         if len(chosen) < batch and all((one - quotient[other]).norm() > SAME * size[row] for other in chosen):
             chosen.append(row)

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from attacks.common import batched, closed_form, data_fit, failed_uploads, labels, problem, updates
 from attacks.common.no_information import class_mean, gave_up, not_applicable
@@ -36,6 +37,7 @@ from attacks.features.separation.row_spaces import Disaggregated
 from attacks.shadow import known_extractor, shadow_federation
 from privbench.defending import described
 from privbench.errors import UserError
+from privbench.observation import wire
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 
 # A note, and so printed under every table with its numbers.
@@ -76,9 +78,8 @@ class Readout:
             raise UserError(
                 "imprint reads the classifier's gradient, which these clients do not send; try --attack staged"
             )
-        claim = _claim(artifact)
-        artifact = updates.nearly_gradients(artifact)
-        closed_form.check_not_mixed(artifact)
+        claim, gradients = _claim(artifact), updates.nearly_gradients(artifact)
+        closed_form.check_not_mixed(gradients)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
             return not_applicable(artifact, knowledge, SENT_HONESTLY)
         first = artifact.model.classifier.features_layer
@@ -87,20 +88,26 @@ class Readout:
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
             )
-        images = failed_uploads.set_aside(artifact, lambda sound: self.read(sound, knowledge, seed, progress))
+        images = failed_uploads.set_aside(
+            artifact, lambda sound: self.read(sound, knowledge, seed, progress), gradients
+        )
         return images._replace(notes=(*images.notes, claim))
 
     def read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The images of all victims, which were sent a crafted classifier; their gradients are finite."""
+        sent, artifact = artifact, updates.nearly_gradients(artifact)
         last = artifact.model.classifier.logits_layer
         is_saturated = classifiers.is_saturated(artifact.weights["classifier"], last)
         if artifact.batch_size > 1:
             problem.check_batch_size(artifact)
             # Noise is negligible beside the gradient unless that was clipped.
             if is_saturated and not _was_clipped(artifact):
-                artifact = replace(artifact, defense={"name": saturated.name_of_noise(artifact)})
+                form = artifact.defense.get("wire", "float32")
+                defense = wire.described({"name": saturated.name_of_noise(artifact)}, form)
+                artifact = replace(artifact, defense=defense)
+            recovered = labels.recover(updates.with_labels(artifact, sent))
             read = self._batches if "extractor" in artifact.weights else self._private_batches
-            return read(artifact, knowledge, seed, progress)
+            return read(artifact, recovered, knowledge, seed, progress)
         if concentrated.is_concentrated(artifact.weights["classifier"]):
             return self._concentrated(artifact, knowledge, seed, progress)
         if not is_saturated:
@@ -136,12 +143,14 @@ class Readout:
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
         return self.of_private(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
 
-    def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
-        """The features of single images, inverted."""
+    def _batches(
+        self, artifact: Artifact, recovered: Tensor, knowledge: Knowledge, seed: int, progress: Progress
+    ) -> Reconstruction:
+        """The features of single images, inverted; images that no row labels have what is left of the labels `recovered` [V, B]."""
         binned, posed = gradient_bins.features_of(artifact), problem.make(artifact, seed)
         if artifact.labels is None:
             identified = gradient_bins.labels_of(artifact, binned)
-            posed = posed._replace(labels=gradient_bins.completed(identified, posed.labels))
+            posed = posed._replace(labels=gradient_bins.completed(identified, recovered))
         features = closed_form.undropped(
             artifact.model, binned.h, closed_form.BLURRED, pruned=closed_form.prunes(artifact)
         )
@@ -149,13 +158,13 @@ class Readout:
         return batched.reconstruction(self.descents.invert(posed, features, None, start, progress), 1, posed.labels)
 
     def _private_batches(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress
+        self, artifact: Artifact, recovered: Tensor, knowledge: Knowledge, seed: int, progress: Progress
     ) -> Reconstruction:
-        """Every image with a row of its own as a victim of its own; class means for the others."""
+        """Every image with a row of its own as a victim of its own; class means of the others, as `_batches` labels them."""
         binned = gradient_bins.features_of(artifact)
         y = gradient_bins.labels_of(artifact, binned)
         alone = torch.nonzero((y != gradient_bins.NONE).flatten())[:, 0]
-        y = gradient_bins.completed(y, labels.recover(artifact))
+        y = gradient_bins.completed(y, recovered)
         each = per_image.singles(artifact, Disaggregated(binned.h, y, y[:, 0].double(), 0))
         whole = gave_up(class_mean(each, knowledge))
         if len(alone):

@@ -4,9 +4,10 @@ Carlini, Chien, Nasr, Song, Terzis, Tramer: Membership Inference Attacks From Fi
 Of the statistics t of image i, shadows that trained on it give N(mu_i + delta_i, Sigma), all others N(mu_i, Sigma), so that
     log LR_i = (t_i - mu_i - delta_i / 2)^T Sigma^-1 delta_i.
 Sigma is common to all images, as Carlini et al. have it where there are few shadows. Ours: the shift delta_i is drawn towards its
-mean over images by empirical Bayes, because two or four shadows tell little of a single image's. And the attacked networks may
-differ from the shadows in all images alike, as by the number of training images: half of the candidates are members, so that their
-mean statistic is moved to mean(mu_i + delta_i / 2).
+mean over images by empirical Bayes, because two or four shadows tell little of a single image's. This is cautious: the spread of
+shifts counts as noise, too, so that with n shadows of each kind the share that is kept is too small by 1 / (2n - 1). And the
+attacked networks may differ from the shadows in all images alike, as by the number of training images: half of the candidates are
+members, so that their mean statistic is moved to mean(mu_i + delta_i / 2).
 """
 
 from __future__ import annotations

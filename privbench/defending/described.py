@@ -59,6 +59,11 @@ def noise_variance(description: Mapping[str, Any]) -> float:
     return float(description.get("variance", 0.0))
 
 
+def noises_steps(description: Mapping[str, Any]) -> bool:
+    """Whether noise is added to the gradient of every step, and not to the whole update; by `describe()`, with `where`."""
+    return any(one.get("where") == "step" and ("variance" in one or "noise" in one) for one in single(description))
+
+
 def together(each: Sequence[Mapping[str, Any]], noisy: Sequence[bool]) -> dict[str, Any]:
     """The description of defences that act one after another, from theirs in that order, and whether each adds noise.
 

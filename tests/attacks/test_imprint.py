@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.common import no_information, problem
+from attacks.common import no_information, problem, updates
 from attacks.crafted import classifiers, concentrated, dry_run, gradient_bins
 from attacks.crafted.classifiers import HONEST
 from attacks.crafted.readout import CLAIM, OTHERWISE_CLAIM, SENT_HONESTLY
@@ -267,6 +267,7 @@ def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_l
         "attacks.crafted.dry_run.observed",
         lambda m, broadcast, clients, *_: looked_at.append(clients.images),
     )
+    monkeypatch.setattr("attacks.crafted.dry_run.updates.nearly_gradients", lambda seen: seen)
     monkeypatch.setattr("attacks.crafted.dry_run.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
     monkeypatch.setattr(
         "attacks.crafted.readout.Readout.read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
@@ -318,6 +319,26 @@ def test_an_honest_server_does_not_apply_and_ends_at_the_class_means(noise, part
     assert reconstruction.outcome.tolist() == [Outcome.NOT_APPLICABLE] * 3
     assert reconstruction.notes == (SENT_HONESTLY,)
     assert torch.equal(reconstruction.images, ClassMean().reconstruct(seen, KNOWN, 0).images)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_networks_of_a_training_that_diverged_are_honest_ones(batch_size):
+    lost = {p: {n: torch.full_like(t, torch.nan) for n, t in net.items()} for p, net in networks().items()}
+    seen = artifact(smooth_images(4), torch.tensor([3, 2, 9, 0]), weights=lost, batch_size=batch_size)
+    known = replace(KNOWN, broadcast=Networks(lost, {"extractor": {}, "classifier": {}}))
+    assert (Imprint().reconstruct(seen, known, 0).outcome == Outcome.NOT_APPLICABLE).all()
+    with pytest.raises(UserError, match="got an honest one"):
+        Imprint().reconstruct(seen, KNOWN, 0)
+
+
+def test_the_class_means_of_an_honest_server_have_the_labels_that_adam_shows():
+    """The same as the floor of class means, whose labels are those of the biases that rose."""
+    local = LocalSteps(3, {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})
+    seen = update(smooth_images(4), torch.tensor([0, 3, 7, 7]), local, batch_size=4)
+    ended = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks()), 0)
+    floor = ClassMean().reconstruct(seen, KNOWN, 0)
+    assert ended.labels.tolist() == floor.labels.tolist() == [[0, 3, 7, 7]]
+    assert torch.equal(ended.images, floor.images)
 
 
 def test_under_noise_a_crafted_classifier_has_to_beat_an_attack_that_weighs_it():
@@ -398,6 +419,23 @@ def test_batches_under_noise_come_back_as_without_it():
         apart = torch.cdist(features.h[0].flatten(1), logits(params, x)[1].double().flatten(1)).min(1).values
         assert (apart < 1e-2).sum() >= 6
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("form", ["float32", "bf16"])
+def test_batches_under_noise_are_read_in_their_number_format(form):
+    """The noise is drowned in both; the rounding stays, and is no sign of a larger batch."""
+    params, x = sent(batch_size=4, noise=0.1), smooth_images(4)
+    taken = classifiers.winners_of(params["classifier"])
+    y = torch.tensor([c for c in range(10) if c not in taken][:4])
+    seen = artifact(x, y, weights=params, batch_size=4, noise=0.1)
+    rounded = replace(
+        seen, gradients=wire.rounded(seen.gradients, form), defense=wire.described(Gaussian(0.1).describe(), form)
+    )
+    ended = Imprint(feature_steps=60).reconstruct(rounded, KNOWN, 0)
+    gap = torch.cdist(ended.images[0].flatten(1).float(), x.flatten(1))
+    scores = psnr_db(ended.images[0][gap.argmin(0)].float(), x)
+    floor = psnr_db(KNOWN.auxiliary.images.mean(0).expand_as(x), x)
+    assert (scores > floor + 3).sum() >= 2, (scores, floor)
 
 
 # Batches of a private extractor.
@@ -553,7 +591,7 @@ def test_a_step_of_sgd_in_the_dry_run_is_its_gradient_and_one_of_adam_is_no_long
     for part, net in gradient.gradients.items():
         for name, t in net.items():
             # A step is the difference of two weights of size 0.1: rounded at 1e-8, and divided by the rate.
-            torch.testing.assert_close(step.gradients[part][name], t, rtol=0, atol=1e-6)
+            torch.testing.assert_close(updates.nearly_gradients(step).gradients[part][name], t, rtol=0, atol=1e-6)
     x = clients.images[0].double()
     for broadcast in (honest_networks(), whole):
         double = {p: {n: t.double() for n, t in net.items()} for p, net in broadcast.params.items()}

@@ -51,6 +51,20 @@ def test_labels_of_whole_updates_are_counted_exactly():
     assert torch.equal(counted(dataclasses.replace(seen, client=OWNER)), COUNTS.double())
 
 
+@pytest.mark.parametrize("lost", [torch.nan, 0.0])
+def test_a_lost_update_of_a_batch_that_adam_moved_says_nothing_of_its_labels(lost):
+    adam = LocalSteps(2, {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})
+    seen = dataclasses.replace(update(images_of(LABELS), LABELS, adam, batch_size=4), client=OWNER[::4])
+    whole = counted(seen)
+    for net in seen.updates.values():
+        for t in net.values():
+            t[1] = lost
+    left = counted(seen)
+    assert left.sum(1).tolist() == [4, 8]
+    assert (left[0] <= whole[0]).all()
+    assert torch.equal(left[1], whole[1])
+
+
 def test_labels_that_are_known_are_read():
     seen = dataclasses.replace(artifact(images_of(LABELS), LABELS, known=True), client=OWNER)
     assert torch.equal(counted(dataclasses.replace(seen, gradients={})), COUNTS.double())

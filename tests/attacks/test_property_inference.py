@@ -120,6 +120,19 @@ def test_a_broken_upload_says_nothing_and_leaves_the_others_as_they_are(value, o
     assert torch.equal(answers[1:], whole[1:])
 
 
+@pytest.mark.parametrize("value", [torch.nan, 0.0])
+def test_a_client_s_sound_uploads_say_as_much_beside_broken_ones(value, of_method):
+    seen, known = of_method("fedavg")
+    sound = stated((seen, known))
+    many = seen.select(torch.arange(2 * seen.victims) % seen.victims)
+    broken = torch.arange(many.victims) >= seen.victims
+    gradients = {
+        part: {n: t.where(~broken.view(-1, *[1] * (t.ndim - 1)), torch.full_like(t, value)) for n, t in net.items()}
+        for part, net in many.gradients.items()
+    }
+    torch.testing.assert_close(stated((dataclasses.replace(many, gradients=gradients), known)), sound)
+
+
 def test_nothing_is_said_without_a_sound_shadow_of_every_domain():
     shadows, domains = torch.randn(8, 3, generator=stream(0, "shadows"), dtype=torch.float64), torch.arange(8) % 2
     shadows[domains == 1] = torch.nan

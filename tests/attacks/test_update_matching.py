@@ -30,7 +30,7 @@ from privbench.auditing import evidence
 from privbench.errors import UserError
 from privbench.execution import one_attack
 from privbench.observation import artifact_files as artifacts
-from privbench.observation import local_update, observe, wire
+from privbench.observation import defended_upload, local_update, observe, wire
 from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
@@ -409,12 +409,14 @@ def test_one_step_of_adam_is_taken_back_to_its_gradient():
     assert (h - true).square().mean() < 1e-3 * true.var()
 
 
-@pytest.mark.parametrize("change", ["sgd", "several steps", "noise"])
+@pytest.mark.parametrize("change", ["sgd", "several steps", "noise", "no bias correction"])
 def test_only_one_undefended_step_of_adam_is_taken_back(change):
     x, y = smooth_images(1), torch.tensor([3])
     seen = update(x, y, {"sgd": SGD, "several steps": ADAM}.get(change, LocalSteps(1, ADAM.optimiser)))
     if change == "noise":
         seen = replace(seen, defense={"name": "gaussian", "variance": 1e-6, "where": "update"})
+    if change == "no bias correction":
+        seen = replace(seen, local=LocalSteps(1, {**ADAM.optimiser, "bias_correction": False}))
     back, trust = without_adam(seen)
     assert back is seen
     assert trust == {}
@@ -521,6 +523,15 @@ def test_the_noise_of_an_update_adds_up_over_the_steps_it_enters(where, local, w
         update(smooth_images(1), torch.tensor([3]), local),
         defense={"name": "gaussian", "variance": 0.5, "where": where},
     )
+    assert noise_variance(seen) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("defense", ["precode:32+gaussian:0.001", "gaussian:0.001+prune:0.5", "gaussian:0.001+clip:1"])
+@pytest.mark.parametrize(("where", "wanted"), [("step", 1e-3 * 0.2**2 * 3), ("update", 1e-3)])
+def test_noise_of_steps_is_known_as_such_behind_other_defences(defense, where, wanted):
+    known = defended_upload.described(written_defense.create(defense, where), SGD, 1, "float32")
+    assert known["name"].startswith(defense.split(":")[0])
+    seen = replace(update(smooth_images(1), torch.tensor([3]), SGD), defense=known)
     assert noise_variance(seen) == pytest.approx(wanted)
 
 

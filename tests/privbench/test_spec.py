@@ -537,6 +537,14 @@ def test_features_behind_a_number_format_have_a_revision_of_their_own():
     assert of("fedsplit", "float32") == of("fedavg", "float32")
 
 
+def test_updates_with_noise_among_several_defences_have_a_revision_of_their_own():
+    of = partial(revision, "update-matching", "fedavg")
+    plain, several = of("gaussian:0.001", observe="update"), of("gaussian:0.001+prune:0.5", observe="update")
+    assert several == plain + presets.STEPS_REVISION
+    assert of("clip:1+prune:0.5", observe="update") == of("clip:1", observe="update")
+    assert revision("dlg", "fedavg", "gaussian:0.001+prune:0.5") == revision("dlg", "fedavg", "gaussian:0.001")
+
+
 def test_what_features_show_under_noise_has_a_revision_of_its_own():
     of = partial(revision, "calibrated")
     plain, noised = of("fedsplit"), of("fedsplit", "gaussian:0.001")

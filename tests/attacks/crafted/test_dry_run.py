@@ -122,6 +122,25 @@ def test_the_noise_of_an_update_taken_for_a_gradient_is_that_of_its_steps_or_of_
     assert dry_run.gradient_noise_std(expected, 0) == pytest.approx(0.1 * noise, rel=few)
 
 
+@pytest.mark.parametrize("defense", ["precode:32+gaussian:0.01", "gaussian:0.01+prune:1"])
+def test_the_noise_of_steps_is_theirs_behind_other_defences(defense):
+    plain, several = (
+        dry_run.gradient_noise_std(ExpectedUpload(2, written_defense.create(each, "step"), local=LocalSteps(4, SGD)), 0)
+        for each in ("gaussian:0.01", defense)
+    )
+    assert several == pytest.approx(plain, rel=4 / math.sqrt(2 * dry_run.NOISES))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_nothing_is_crafted_of_networks_whose_training_diverged(batch_size):
+    lost = {p: {n: torch.full_like(t, torch.nan) for n, t in net.items()} for p, net in networks().items()}
+    broadcast = Networks(lost, {"extractor": {}, "classifier": {}})
+    known = Knowledge(
+        Batch(*(t.repeat_interleave(8, 0) for t in FOUR)), expected=ExpectedUpload(batch_size, NoDefense())
+    )
+    assert Imprint().craft(MODEL, broadcast, known, 0) == classifiers.HONEST
+
+
 class Constant:
     """An attack whose every pixel is one number."""
 

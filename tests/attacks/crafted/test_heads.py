@@ -10,6 +10,7 @@ from attacks.crafted import class_sums, classifiers, dry_run, gradient_bins, hea
 from attacks.crafted.classifiers import HONEST
 from attacks.imprint import Imprint
 from attacks.staged import Staged
+from defenses.clip import Clip
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench import presets, registry
@@ -131,6 +132,24 @@ def test_images_alone_in_their_class_come_back_from_a_single_layer_in_closed_for
         torch.testing.assert_close(one, h[y == label][0], rtol=0, atol=float(1e-4 * h.abs().max()))
     mixed = binned.h[0].flatten(1)[~alone]
     torch.testing.assert_close(mixed, h[y == 3].mean(0).expand(2, -1), rtol=0, atol=float(1e-4 * h.abs().max()))
+
+
+@pytest.mark.parametrize("norm", [100.0, 1.0, 0.01])
+def test_a_clip_of_the_message_is_undone_before_a_single_layer_is_read(norm):
+    y = torch.tensor([3, 2, 9, 0, 5, 3])
+    seen, _ = seen_of(MLP, y)
+    whole = gradient_bins.features_of(seen)
+    each = {p: {n: t[0] for n, t in net.items()} for p, net in seen.gradients.items()}
+    short = Clip(norm).message(each, torch.Generator())
+    clipped = replace(
+        seen,
+        gradients={p: {n: t[None] for n, t in net.items()} for p, net in short.items()},
+        defense=Clip(norm).describe(),
+    )
+    read = gradient_bins.features_of(clipped)
+    assert torch.equal(read.row, whole.row)
+    # Single precision divides by s and multiplies with it again.
+    torch.testing.assert_close(read.h, whole.h, rtol=0, atol=float(1e-4 * whole.h.abs().max()))
 
 
 def test_where_every_class_has_an_image_only_the_rarest_class_is_lost():
