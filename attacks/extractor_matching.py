@@ -58,6 +58,9 @@ class ExtractorMatching:
 
 
 def usual_size(gradients: dict[str, Tensor]) -> Tensor:
-    """A usual size of u's entries, [V], by the largest bias gradient: a bias sums u times the slope of E's last layer."""
-    biases = torch.stack([t.flatten(1).norm(dim=1) for name, t in gradients.items() if name.endswith(".bias")], 1)
-    return biases.amax(1)
+    """A usual size of u's entries, [V], by the largest bias gradient: a bias sums u times the slope of E's last layer.
+
+    Of an extractor without biases, by the largest gradient of its weights.
+    """
+    biases = {name: t for name, t in gradients.items() if name.rpartition(".")[2].startswith("bias")}
+    return torch.stack([t.flatten(1).norm(dim=1) for t in (biases or gradients).values()], 1).amax(1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from privbench import names, registry
@@ -114,7 +114,31 @@ def _create(text: str, where: str) -> Defense:
             f"{name} is no subclass of privbench.defense.Defense, which names the places where a defence acts; "
             "docs/extending.md has an example"
         )
+    _check_places(name, defense)
+    if name not in registry.DEFENSES:
+        _check_description(name, defense)
     return defense
+
+
+def _check_places(name: str, defense: Defense) -> None:
+    """UserError for a defence that names a place that is none, or one of which it has no method."""
+    from privbench.defense import PLACES, Defense
+
+    if unknown := sorted(str(place) for place in set(defense.places) - set(PLACES)):
+        raise UserError(f"{name} acts at no place '{unknown[0]}'; known: {', '.join(PLACES)}")
+    for place in (each for each in PLACES if each in defense.places):
+        if getattr(type(defense), place) is getattr(Defense, place):
+            raise UserError(f"{name} says that it acts at '{place}', but has no method of that name")
+
+
+def _check_description(name: str, defense: Defense) -> None:
+    """UserError for a user's defence that does not say what an attacker knows of it."""
+    try:
+        described = defense.describe()
+    except Exception as error:
+        raise UserError(f"{name} cannot describe itself: {registry.where_it_failed(error)}") from error
+    if not isinstance(described, Mapping) or "name" not in described:
+        raise UserError(f"{name}: describe() should return a mapping with a 'name', but returned {described!r}")
 
 
 def _first_field(plugin: type) -> str | None:

@@ -240,6 +240,15 @@ def test_help_has_an_example(name, output_of):
 LISTINGS = ("methods", "attacks", "defenses", "datasets", "studies")
 
 
+@pytest.mark.parametrize("words", [(), ("data",)])
+def test_a_group_of_commands_by_itself_prints_its_help(words, command):
+    ran = command(*words)
+    assert ran.status == 0
+    assert ran.out.startswith("Usage: privbench")
+    assert ran.out.count("\n") > 5
+    assert not ran.err
+
+
 def test_help_and_listings_do_not_import_torch(tmp_path):
     """In a process of its own, where nothing else has imported it."""
     probe = (

@@ -14,7 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from privbench import written_defense
+from privbench import data, registry, written_defense
+from privbench.data.dataset import Dataset
 from privbench.defense import Defense
 from privbench.errors import UserError
 from tests.untrusted_files.conftest import edit
@@ -54,6 +55,71 @@ class Pair(Defense):
 
     a: float = 0.0
     b: float = 0.0
+
+    def describe(self):
+        return {"name": "pair"}
+
+
+@dataclass(frozen=True)
+class Misspelt(Pair):
+    places = frozenset({"messages"})
+
+    def message(self, tensors, rng):
+        return tensors
+
+
+@dataclass(frozen=True)
+class Unwritten(Pair):
+    places = frozenset({"message"})
+
+
+@dataclass(frozen=True)
+class Indescribable(Defense):
+    def describe(self):
+        return 1 // 0
+
+
+@dataclass(frozen=True)
+class Number(Defense):
+    def describe(self):
+        return 3
+
+
+def fails(root: Path | None) -> Dataset:
+    return 1 // 0
+
+
+def gives_nothing(root: Path | None) -> Dataset:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (fails, r"cannot be loaded: .*ZeroDivisionError"),
+        (gives_nothing, "should return a Dataset, but it returned a NoneType"),
+    ],
+)
+def test_a_data_set_of_one_s_own_that_fails_is_named_in_one_line(loader, said):
+    name = f"{__name__}:{loader.__name__}"
+    with pytest.raises(UserError, match=f"data set '{name}' {said}") as refusal:
+        data.load(registry.typed("dataset", name), None)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (Misspelt, "acts at no place 'messages'; known: example, representation, step, message"),
+        (Unwritten, "says that it acts at 'message', but has no method of that name"),
+        (Indescribable, r"cannot describe itself: .*ZeroDivisionError"),
+        (Number, r"describe\(\) should return a mapping with a 'name', but returned 3"),
+    ],
+)
+def test_a_defence_that_would_not_act_as_its_user_means_is_refused_in_one_line(of, said):
+    with pytest.raises(UserError, match=said) as refusal:
+        written_defense.create(written_defense.typed(f"{__name__}:{of.__name__}"), "update")
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,6 @@ Objective = Callable[[Tensor, Data], Tensor]
 CHUNK = 32
 # Of data (observed gradients) in a chunk, which its graph takes a few times: ResNet-18's are 90 MB each.
 CHUNK_BYTES = 2**28
-# In what torch says of what it cannot batch.
-NOT_BATCHED = ("vmap", "Batching rule", "batching rule")
 
 
 class Descent(NamedTuple):
@@ -51,6 +49,7 @@ def over_problems(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of one problem's tensors, over the leading axis of N problems: all at once by vmap.
 
     One problem after another, with the same numbers, where the networks are a user's and do what vmap cannot batch; it is logged.
+    An error that has another cause is raised by the first problem.
     """
     at_once, refused = vmap(function), threading.Event()
 
@@ -59,12 +58,16 @@ def over_problems(function: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return at_once(*arguments)
             except RuntimeError as error:
-                if not any(word in str(error) for word in NOT_BATCHED):
-                    raise
+                answers = one_by_one(*arguments)
+                # torch has no error of its own for what it cannot batch: it is one that a single problem does not meet.
                 refused.set()
                 LOG.warning(
                     "victims are attacked one after another, because they cannot be batched: %s", _message(error)
                 )
+                return answers
+        return one_by_one(*arguments)
+
+    def one_by_one(*arguments: Tensor | Data) -> Any:
         first = arguments[0]
         count = len(next(iter(first.values())) if isinstance(first, dict) else first)
         each = [function(*(pick(a, n) if isinstance(a, dict) else a[n] for a in arguments)) for n in range(count)]

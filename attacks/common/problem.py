@@ -154,8 +154,8 @@ def check_batch_size(artifact: Artifact) -> None:
     if int(rank[worst]) > most:
         raise UserError(
             f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many "
-            f"images, but the artifact says batch size {artifact.batch_size}; numbers that were rounded to bf16 or fp16 look "
-            "alike, and are declared by --wire"
+            f"images, but the artifact says batch size {artifact.batch_size}; noise, pruning, weight decay, and numbers that were "
+            "rounded to bf16 or fp16 look alike, and are declared by --defense and --wire"
         )
 
 

@@ -11,13 +11,14 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from privbench import registry, written_defense
-from privbench.auditing import evidence, observed
+from privbench.auditing import declared_setup, evidence, observed
 from privbench.auditing.attack_series import SEED, AttackFailure, AttackResult, AttackSeries, is_vector
 from privbench.auditing.inputs import Received
 from privbench.auditing.request import AuditRequest
-from privbench.auditing.result import STEM, AuditResult, AuditRow
+from privbench.auditing.result import STEM, AuditResult, AuditRow, remove_former
 from privbench.errors import UserError
 from privbench.networks.module_model import ModuleModel, model_of
 from privbench.networks.module_parts import copied
@@ -39,12 +40,9 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
 
     UserError: whatever does not fit the module, and an attack that cannot be made and was named by itself.
     """
-    if not isinstance(module, nn.Module):
-        raise UserError(f"an audit takes a torch.nn.Module, but a {type(module).__name__} was given")
+    _check_module(module)
     if foreign := [part for part in request.shared if part not in CLASSIFICATION]:
         raise UserError(f"there is no part '{foreign[0]}'; known: {', '.join(CLASSIFICATION)}")
-    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise UserError("an audit takes the module inside a wrapper for several devices: module.module")
     if request.mode not in ("train", "eval", None):
         raise UserError(f"--mode takes train or eval, but '{request.mode}' was given")
     if request.wire not in (*get_args(Format), None):
@@ -74,6 +72,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         raise UserError(f"images of {form.shape[1]}x{form.shape[2]} are too small to be scored; leave out --truth")
     images = request.auxiliary_images(form, model.classes)
     scale = _scale(model, truth, images) if is_vector(seen) else None
+    remove_former(request.out)
     series = AttackSeries(
         STEM, lambda: copy.copy(seen), request.out, machine.device(request.device), SEED, truth,
         None if images is None else cache(lambda: images), images, scale,
@@ -83,15 +82,34 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     if truth is not None and scale is not None:
         floors = {name: feature_scores.score(each, truth, scale) for name, each in series.floors.items()}
     is_said = request.mode is not None or loaded.training is not None
+    warning, note = declared_setup.check(model, seen, truth)
+    if truth is None:
+        explained = [row.explained_percent for row in rows if row.name not in registry.FLOORS]
+        note = declared_setup.check_unscored(model, seen, [share for share in explained if share is not None])
+    warnings = (*_not_made(rows, missing), *([warning] if warning else []))
     notes = (
+        *([note] if note else []),
         *loaded.notes,
         *([] if is_said else _mode_assumed(module)),
         *_notes(module, model, received),
-        *_not_made(rows, missing),
     )
-    result = AuditResult(rows, missing, _about(model, received, request), notes, request.out, truth, floors)
+    about = _about(model, received, request)
+    result = AuditResult(rows, missing, about, warnings, notes, request.out, truth, floors)
     result.write()
     return result
+
+
+def _check_module(module: nn.Module) -> None:
+    """UserError for what is no module, a wrapper of one, or one whose weights are not there yet."""
+    if not isinstance(module, nn.Module):
+        raise UserError(f"an audit takes a torch.nn.Module, but a {type(module).__name__} was given")
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UserError("an audit takes the module inside a wrapper for several devices: module.module")
+    absent = (UninitializedParameter, UninitializedBuffer)
+    if any(isinstance(t, absent) or t.is_meta for t in (*module.parameters(), *module.buffers())):
+        raise UserError(
+            "the module has weights without numbers: call its lazy layers on images once, and use no device 'meta'"
+        )
 
 
 def _number_format(received: Received, declared: Format | None) -> Format:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privbench.auditing.inputs import Names, Received
-from privbench.capture.messages import BroadcastModel, LocalWork, Message
+from privbench.capture.messages import BroadcastModel, CapturedRound, LocalWork, Message
 from privbench.capture.reading import Captured, read
 from privbench.capture.truth import read_truth
 from privbench.errors import UserError
@@ -43,14 +44,18 @@ def captured(
     local: LocalSteps | None = None,
     steps: int | None = None,
     rate: float | None = None,
+    *,
+    clients: Sequence[int] | None = None,
 ) -> FromCapture:
-    """A round of a capture, by default its first.
+    """A round of a capture, by default its first, and of its messages those of some `clients`, by default of all.
+
+    Attacked are the first of these and all others of its kind, with as many images and steps behind them.
 
     `batch_size` counts in place of what the capture says, or does not say, of it. So do, of the steps behind an update, `local`, or
     their number `steps` and the `rate` of SGD; of these two, the one that is not given is as captured.
 
-    UserError: no sound capture or one of another module, a round that is not there, messages that nothing is known of, steps that
-    are declared of gradients.
+    UserError: no sound capture or one of another module, a round or a client that is not there, messages that nothing is known of,
+    steps that are declared of gradients.
     """
     capture, names = read(folder), Names.of(module)
     _check_module(capture, names)
@@ -58,8 +63,9 @@ def captured(
     if not capture.rounds:
         raise UserError(f"{folder} holds no message yet")
     round_ = capture.round(capture.rounds[0].number if number is None else number)
-    first = round_.messages[0]
-    chosen = [n for n, message in enumerate(round_.messages) if _alike(message, first)]
+    named = _of_clients(round_, clients)
+    first = round_.messages[named[0]]
+    chosen = [n for n in named if _alike(round_.messages[n], first)]
     messages = [round_.messages[n] for n in chosen]
     if first.broadcast is None:
         raise UserError(f"round {round_.number} of {folder} does not say which weights its messages answer")
@@ -90,7 +96,9 @@ def captured(
     truth = read_truth(capture, round_.number)
     complete = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
     whole = len(complete) == len(chosen)
-    notes = _notes(round_.number, first, len(round_.messages) - len(chosen), capture, behind if is_declared else None)
+    notes = _notes(round_.number, first, capture, behind if is_declared else None)
+    if others := [round_.messages[n] for n in named if n not in chosen]:
+        notes.append(_left_out(messages, others))
     if truth and not whole:
         notes.append(
             f"The truth that was kept is not that of {examples} image(s) behind each message, so nothing is scored by it."
@@ -243,7 +251,34 @@ def _check_module(capture: Captured, names: Names) -> None:
             )
 
 
-def _notes(number: int, first: Message, others: int, capture: Captured, local: LocalSteps | None) -> list[str]:
+def _of_clients(round_: CapturedRound, clients: Sequence[int] | None) -> list[int]:
+    """Which messages of a round are of some clients; UserError for one that sent none."""
+    every = [set(message.clients) for message in round_.messages]
+    known = sorted({client for each in every for client in each})
+    if clients is None:
+        return list(range(len(every)))
+    if missing := [client for client in clients if client not in known]:
+        raise UserError(
+            f"round {round_.number} has no message of client {missing[0]}; known: {', '.join(map(str, known)) or 'none'}"
+        )
+    return [n for n, each in enumerate(every) if each & set(clients)]
+
+
+def _left_out(attacked: Sequence[Message], others: Sequence[Message]) -> str:
+    """That some messages are not attacked, and whose they are."""
+    whose, of_others = ({client for message in each for client in message.clients} for each in (attacked, others))
+
+    def words(clients: set[int]) -> str:
+        return f" (of client {', '.join(map(str, sorted(clients)))})" if clients else ""
+
+    choose = "; choose with --client" if of_others - whose else ""
+    return (
+        f"{len(attacked)} message(s){words(whose)} are attacked; {len(others)}{words(of_others)} are of another kind, or of other "
+        f"numbers of images or steps, and were left out{choose}."
+    )
+
+
+def _notes(number: int, first: Message, capture: Captured, local: LocalSteps | None) -> list[str]:
     notes = []
     if local is not None and first.local is not None:
         used = [name for name in (*WITHOUT, "weight_decay") if first.local.settings.get(name)]
@@ -263,8 +298,6 @@ def _notes(number: int, first: Message, others: int, capture: Captured, local: L
             )
     if len(capture.rounds) > 1:
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
-    if others:
-        notes.append(f"{others} messages of this round came about otherwise than its first, and were left out.")
     if first.aggregate:
         notes.append(
             f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."

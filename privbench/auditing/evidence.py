@@ -8,6 +8,9 @@ with the same labels: much of a message may depend on the labels alone.
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,29 +21,51 @@ from privbench.types import CLASSIFICATION, Artifact, Reconstruction
 GREY = 0.5  # a pixel's value
 
 
+class Explanation(NamedTuple):
+    """How well what some images give fits what was observed."""
+
+    explained: Tensor  # [V] percent
+    multiple: Tensor  # [V] the number by which what they give comes nearest to what was observed
+    explained_then: Tensor  # [V] percent, at that multiple
+
+
 def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
     """In percent, [V]; None where a network is private.
 
     NaN where an image is not finite, a label unknown, or all that was observed zero.
     """
+    images = reconstruction.images
+    whole = explanation(seen, images.clamp(0, 1).where(images.isfinite(), torch.nan), reconstruction.labels)
+    return None if whole is None else whole.explained
+
+
+def explanation(seen: Artifact, images: Tensor, labels: Tensor) -> Explanation | None:
+    """That of images [V, B, C, H, W] in the unit range with labels [V, B]; None and NaN as `explained` has them."""
     if not set(CLASSIFICATION) <= seen.weights.keys():
         return None
-    observed = seen.updates or seen.gradients
-    shares = []
-    for v in range(seen.victims):
-        images, labels = reconstruction.images[v].detach().double(), reconstruction.labels[v]
-        if not bool(images.isfinite().all()) or bool((labels < 0).any()):
-            shares.append(torch.tensor(torch.nan, dtype=torch.float64))
-            continue
-        gradient = _simulated(seen, images.clamp(0, 1), labels)
-        gap = sum(
-            float((gradient[p][n] - t[v].double()).square().sum())
-            for p, net in observed.items()
-            for n, t in net.items()
+    each = [_of_victim(seen, v, x.detach().double(), y) for v, (x, y) in enumerate(zip(images, labels, strict=True))]
+    return Explanation(*(torch.tensor(numbers, dtype=torch.float64) for numbers in zip(*each, strict=True)))
+
+
+def _of_victim(seen: Artifact, victim: int, images: Tensor, labels: Tensor) -> tuple[float, float, float]:
+    """The same of one victim's images [B, C, H, W] and labels [B]."""
+    nothing = (math.nan,) * 3
+    if not bool(images.isfinite().all()) or bool((labels < 0).any()):
+        return nothing
+    gradient, observed = _simulated(seen, images, labels), seen.updates or seen.gradients
+    pairs = [(gradient[p][n], t[victim].double()) for p, net in observed.items() for n, t in net.items()]
+    gap, size, own, cross = (
+        sum(float(number(g, t)) for g, t in pairs)
+        for number in (
+            lambda g, t: (g - t).square().sum(),
+            lambda _, t: t.square().sum(),
+            lambda g, _: g.square().sum(),
+            lambda g, t: (g * t).sum(),
         )
-        size = sum(float(t[v].double().square().sum()) for net in observed.values() for t in net.values())
-        shares.append(torch.tensor(100 * (1 - gap / size) if size else torch.nan, dtype=torch.float64))
-    return torch.stack(shares)
+    )
+    if not size or not own:
+        return nothing if not size else (100 * (1 - gap / size), math.nan, math.nan)
+    return 100 * (1 - gap / size), cross / own, 100 * cross**2 / (own * size)
 
 
 def explained_by_grey(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privbench.auditing import tensor_files
+from privbench.auditing import kinds, tensor_files
 from privbench.auditing.tensor_files import Shapes
 from privbench.errors import UserError
 from privbench.networks.module_net import COUNT
@@ -83,6 +83,8 @@ def gradients(path: Path, module: nn.Module) -> Params:
     sent = file.only(file.shapes.keys() - names.buffers.keys() - names.ignored)
     stacked = _is_stacked(sent, names.parameters)
     read = tensor_files.read(sent)
+    for n, t in read.items():
+        kinds.floating(f"'{n}' of {path}", t)
     return {n: read[n] if stacked else read[n][None] for n in sent.shapes}
 
 
@@ -91,6 +93,8 @@ def stacked(tensors: Mapping[str, Tensor | None], module: nn.Module) -> Params:
     names = Names.of(module)
     ignored = names.buffers.keys() | names.ignored
     sent = {n: t.detach().cpu() for n, t in tensors.items() if t is not None and n not in ignored}
+    for n, t in sent.items():
+        kinds.floating(f"'{n}' of the messages", t)
     one = not _is_stacked(Shapes(Path("messages"), {n: tuple(t.shape) for n, t in sent.items()}), names.parameters)
     return {n: t[None] if one else t for n, t in sent.items()}
 
@@ -103,6 +107,19 @@ def state(path: Path, module: nn.Module) -> tuple[Params, Params]:
     _check_all(file, names)
     read = tensor_files.read(file.only(names.parameters.keys() | names.buffers.keys()))
     return {n: read[n] for n in names.parameters}, {n: read[n] for n in names.buffers if n in read}
+
+
+def state_of(tensors: Mapping[str, Tensor], module: nn.Module, when: str) -> tuple[Params, Params]:
+    """The same of a state dict in memory, that of `when`."""
+    names, state = Names.of(module), {n: t.detach().cpu() for n, t in tensors.items()}
+    if missing := [n for n in names.parameters if n not in state]:
+        raise UserError(f"the state {when} lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
+    for n, shape in (names.parameters | names.buffers).items():
+        if n in state and tuple(state[n].shape) != shape:
+            raise UserError(
+                f"'{n}' of the state {when} should have shape {list(shape)}, but it has {list(state[n].shape)}"
+            )
+    return {n: state[n] for n in names.parameters}, {n: state[n] for n in names.buffers if n in state}
 
 
 def updates(before: Params, after: Sequence[Path], module: nn.Module) -> Params:
@@ -141,6 +158,8 @@ def _is_stacked(file: Shapes, shapes: Mapping[str, tuple[int, ...]], ignored: fr
                 f"{file.path}: '{name}' should have shape {list(shapes[name])}, or that after an axis of messages, but it has "
                 f"{list(shape)}"
             )
+    if not shapes:
+        raise UserError("every parameter of the module is frozen (requires_grad False), so that clients send none")
     if not counts:
         raise UserError(f"{file.path} holds no tensor of the module; it has {_examples(shapes)}")
     if len(counts) > 1:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from privbench.errors import UserError
@@ -27,6 +28,20 @@ def tensors(name: str, value: object) -> None:
         # A parameter without a gradient was not sent.
         if not isinstance(t, Tensor) and not (t is None and name == "gradients"):
             raise UserError(f"'{key}' of {name} is no tensor but a {type(t).__name__}; make one by torch.as_tensor")
+        if t is not None:
+            dense(f"'{key}' of {name}", t)
+
+
+def dense(what: str, t: Tensor) -> None:
+    """UserError for a tensor of complex numbers, or one that does not hold all its numbers."""
+    if t.is_complex() or t.layout != torch.strided:
+        raise UserError(f"{what} should hold real numbers, all of them, but it is {t.dtype} in the layout {t.layout}")
+
+
+def floating(what: str, t: Tensor) -> None:
+    """UserError for what is no tensor of floating-point numbers."""
+    if not t.is_floating_point():
+        raise UserError(f"{what} should hold floating-point numbers, but it is {t.dtype}")
 
 
 def images(name: str, value: object, *, must_have_labels: bool) -> None:

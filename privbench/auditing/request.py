@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from privbench import data, registry
 from privbench.auditing import inputs, observed, tensor_files
 from privbench.auditing.captures import FromCapture, captured
 from privbench.auditing.inputs import Received
-from privbench.auditing.kinds import batch_size, images, tensors
+from privbench.auditing.kinds import batch_size, dense, images, tensors
 from privbench.data.dataset import sound
 from privbench.errors import UserError
 from privbench.networks.module_parts import InputForm
@@ -44,6 +45,7 @@ class AuditRequest:
 
     received     what the server got: a folder that privbench.capture wrote, or a value of inputs.Received; or, in its place,
     round        of the captured ones; default: the first with messages
+    client       of a captured round, whose messages; default: all clients'
     gradients    of the mean loss over `batch_size` images, parameter -> [M, ...] (of one message also [...]), or a file
     before       the state dict that went down, or a file; None: the module's own
     after        the state dicts that came up after the local steps, parameter -> [M, ...], or files
@@ -69,6 +71,7 @@ class AuditRequest:
 
     received: Received | Path | str | None = None
     round: int | None = None
+    client: Sequence[int] | None = None
     gradients: Tensors | None = None
     before: Tensors | None = None
     after: Tensors | Sequence[Path | str] | None = None
@@ -98,7 +101,8 @@ class AuditRequest:
 
     def form(self, loaded: FromCapture) -> InputForm:
         """How images enter the module; UserError where it is not said, or makes no sense."""
-        if not isinstance(self.input_shape, Sequence | None):
+        given = self.input_shape
+        if not isinstance(given, Sequence | None) or isinstance(given, str) or not all(map(_is_whole, given or ())):
             raise UserError(
                 f"input_shape takes [C, H, W] of images or [D] of vectors, but {self.input_shape!r} was given"
             )
@@ -131,7 +135,7 @@ class AuditRequest:
         if isinstance(self.truth, tuple):
             shape = tuple(self.truth[0].shape)
         elif self.truth is not None:
-            shape = tensor_files.announced(Path(self.truth)).shapes.get("images", ())
+            shape = _announced(Path(self.truth)).shapes["images"]
         else:
             raise UserError("say with --input-shape which images the module takes, e.g. 3,32,32, or 30 of vectors")
         return shape[-3:] if len(shape) > 2 else shape[-1:]
@@ -152,15 +156,17 @@ class AuditRequest:
             )
         if self.received is not None and (also := [n for n in ("before", "labels") if getattr(self, n) is not None]):
             raise UserError(f"--{also[0]} goes with files of tensors; what was captured says it itself")
-        if self.round is not None and not isinstance(self.received, Path | str):
-            raise UserError("--round goes with a captured folder")
+        for name in ("round", "client"):
+            if getattr(self, name) is not None and not isinstance(self.received, Path | str):
+                raise UserError(f"--{name} goes with a captured folder")
         if isinstance(self.received, Received):
             return FromCapture(self.received)
         if self.received is not None:
             self._check_steps()
             return captured(
-                Path(self.received), module, self.round, self.batch_size, self.local, self.local_steps, self.local_lr
-            )
+                Path(self.received), module, self.round, self.batch_size, self.local, self.local_steps, self.local_lr,
+                clients=self.client,
+            )  # fmt: skip
         return FromCapture(self._of_tensors(module))
 
     def _of_tensors(self, module: nn.Module) -> Received:
@@ -195,11 +201,7 @@ class AuditRequest:
         if self.before is None:
             return {}, {}
         if isinstance(self.before, Mapping):
-            names = inputs.Names.of(module)
-            if missing := [n for n in names.parameters if n not in self.before]:
-                raise UserError(f"the state before lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
-            state = {n: t.detach().cpu() for n, t in self.before.items()}
-            return {n: state[n] for n in names.parameters}, {n: state[n] for n in names.buffers if n in state}
+            return inputs.state_of(self.before, module, "before")
         return inputs.state(Path(self.before), module)
 
     def _change(self, before: Params, module: nn.Module) -> Params:
@@ -254,7 +256,7 @@ class AuditRequest:
         assert self.truth is not None, "else it was kept"
         if isinstance(self.truth, tuple):
             images, labels = self.truth
-            return images.cpu(), None if labels is None else labels.cpu()
+            return _in_range(images.cpu(), form), None if labels is None else labels.cpu()
         images, labels = labelled(Path(self.truth), numbers)
         return _in_range(images, form), labels
 
@@ -298,15 +300,25 @@ class AuditRequest:
 
 def labelled(path: Path, most: int) -> tuple[Tensor, Tensor | None]:
     """`images` of at most so many numbers, and `labels` where they are there, of a file."""
-    file = tensor_files.announced(path)
-    if "images" not in file.shapes:
-        raise UserError(f"{path} should hold 'images' and 'labels', but holds {', '.join(file.shapes) or 'nothing'}")
+    file = _announced(path)
     for name in ("images", "labels"):
         shape = file.shapes.get(name, ())
         if math.prod(shape) > most:
             raise UserError(f"{path}: '{name}' has shape {list(shape)}, but at most {most} numbers are asked for")
     read = tensor_files.read(file.only(("images", "labels")))
     return read["images"], read.get("labels")
+
+
+def _announced(path: Path) -> tensor_files.Shapes:
+    """The shapes in a file of `images`; UserError for one without them."""
+    file = tensor_files.announced(path)
+    if "images" not in file.shapes:
+        raise UserError(f"{path} should hold 'images' and 'labels', but holds {', '.join(file.shapes) or 'nothing'}")
+    return file
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) or (isinstance(number, float) and number.is_integer())
 
 
 def _in_range(images: Tensor, form: InputForm) -> Tensor:
@@ -326,13 +338,19 @@ def _unit(images: Tensor, form: InputForm) -> Tensor:
 def _as_labels(labels: Numbers) -> Tensor | None:
     """As a tensor on the CPU; UserError for what is none."""
     try:
-        return None if labels is None else torch.as_tensor(labels).cpu()
+        t = None if labels is None else torch.as_tensor(labels).cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UserError("labels are whole numbers, one for each image, in a row") from error
+    if t is not None:
+        dense("a tensor of labels", t)
+    return t
 
 
 def _numbers(name: str, numbers: Numbers, default: float, count: int) -> Tensor:
-    t = torch.as_tensor(default if numbers is None else numbers, dtype=torch.float64).cpu().reshape(-1)
+    try:
+        t = torch.as_tensor(default if numbers is None else numbers, dtype=torch.float64).cpu().reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"--{name} takes numbers, but {numbers!r} was given") from error
     if len(t) not in (1, count):
         raise UserError(f"--{name} takes one number or {count}, but {len(t)} were given")
     if not bool(t.isfinite().all()):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -20,6 +20,7 @@ from privbench.records.entries import FAILURES
 from privbench.scoring import image_scores, statistics
 from privbench.scoring.feature_scores import FeatureScores
 from privbench.scoring.statistics import LEAST_SEEDS, Interval
+from privbench.system import files
 from privbench.types import Truth
 from reports.figures import grid
 from reports.records.measured import Measured
@@ -30,9 +31,9 @@ from reports.tables.report import Report, Table
 STEM = "audit"  # of the files of a result
 UNSCORED = "UNSCORED: no truth was given, so that nothing here says how near an image is to the client's."
 ABOUT_EXPLAINED = (
-    "'explained' is how much of what was received the images explain, in percent (100: all of it), and 'by grey' how much grey "
-    "images with the same labels do. Another image than the true one may explain as much; where grey explains nearly as much, "
-    "neither tells how near an image is."
+    "'explained' is how much of a message its images explain, in percent (100: all of it), the median over messages, and 'by grey' "
+    "how much grey images with the same labels do. Another image than the true one may explain as much; where grey explains nearly "
+    "as much, neither tells how near an image is."
 )
 MOST_LABELS = 8  # that a table shows
 PICTURES = (1, 3)  # channels that can be drawn
@@ -55,13 +56,13 @@ class AuditRow(NamedTuple):
 
     @property
     def explained_percent(self) -> float | None:
-        """The mean over victims; None where one has none."""
-        return _mean(self.explained)
+        """The median over victims, as one small message can be far below 0; None where one has none."""
+        return _median(self.explained)
 
     @property
     def grey_percent(self) -> float | None:
         """The same of grey images."""
-        return _mean(self.explained_by_grey)
+        return _median(self.explained_by_grey)
 
     @property
     def ended(self) -> str:
@@ -81,6 +82,7 @@ class AuditResult:
     rows: tuple[AuditRow, ...]
     missing: tuple[AttackFailure, ...]
     about: str  # the module, and what was received, in a sentence
+    warnings: tuple[str, ...]  # what a reader must know before any number
     notes: tuple[str, ...]
     folder: Path
     truth: Truth | None = None
@@ -98,7 +100,7 @@ class AuditResult:
             [
                 self.about,
                 render.markdown(table.columns, table.rows),
-                *(f"- {note}" for note in (*table.notes, *self.notes)),
+                *(f"- {note}" for note in (*self.warnings, *table.notes, *self.notes)),
             ]
         )
 
@@ -116,11 +118,26 @@ class AuditResult:
 
     def report(self) -> Report:
         """As the files have it."""
-        notes = [self.about, *self.notes]
+        table, numbers = self._table(), [self._numbers(row) for row in self.rows]
+        notes = [*self.warnings, self.about, *self.notes]
+        # On the terminal, which has a few lines: what is particular to this audit, before how to read any.
+        of_this = self._messages()
+        general = [note for note in table.notes if note not in of_this]
+        urgent = [*self.warnings, *self._attacks_missing(), *of_this, *self.notes, *general, self.about]
         drawn = [f"{STEM}-grid.png"] if self.is_drawn else []
-        return Report(
-            "Audit", notes, [self._table(), *self._failures()], [self._numbers(r) for r in self.rows], images=drawn
-        )
+        return Report("Audit", notes, [table, *self._failures()], numbers, images=drawn, messages=urgent)
+
+    def _attacks_missing(self) -> list[str]:
+        """How many attacks could not be made, with the first reason."""
+        if not self.missing:
+            return []
+        first = self.missing[0]
+        return [f"Not made: {len(self.missing)} attack(s), e.g. {first.attack}: {first.reason}"]
+
+    @property
+    def is_floors_alone(self) -> bool:
+        """Whether attacks were to be made and none could be."""
+        return bool(self.missing) and all(row.name in registry.FLOORS for row in self.rows)
 
     def write(self) -> list[Path]:
         """audit.md, audit.csv, audit.tex, audit.html, and a grid of the images where they are pictures."""
@@ -248,14 +265,23 @@ class AuditResult:
         }
 
 
+def remove_former(folder: Path) -> None:
+    """Removes what an earlier audit left in a folder, whose attacks may have been others: files named after the suite's attacks."""
+    ends = [".png", ".pdf"], [".safetensors", "-error.txt"]
+    names = [f"grid{end}" for end in ends[0]]
+    names += [f"{attack}{end}" for attack in (*registry.ATTACKS, *registry.FLOORS) for end in ends[1]]
+    for name in names:
+        files.remove(folder / f"{STEM}-{name}")
+
+
 def _range(of: Interval, row: AuditRow, *, sign: bool = False) -> str:
     """A mean with its interval over the messages, which are no seeds; of one message the number alone."""
     whole = range_text(of._replace(seeds=LEAST_SEEDS), sign=sign)
     return whole if len(row.outcomes) > 1 else whole.partition(" ")[0]
 
 
-def _mean(shares: Tensor | None) -> float | None:
-    return None if shares is None or not bool(shares.isfinite().all()) else float(shares.mean())
+def _median(shares: Tensor | None) -> float | None:
+    return None if shares is None or not bool(shares.isfinite().all()) else median(shares.tolist())
 
 
 def _of_pictures(m: Measured) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class SentOptions:
         int | None, typer.Option(min=1, help="Images behind each message; default as captured, else 1.")
     ] = None
     round_: Annotated[int | None, typer.Option("--round", help="Of a captured folder; default its first.")] = None
+    client: Annotated[
+        list[int] | None, typer.Option(help="Of a captured folder: whose messages; default all's; repeatable.")
+    ] = None
     local_steps: Annotated[
         int | None, typer.Option(min=1, help="Behind an update: a client's steps; default as captured, else 1.")
     ] = None
@@ -116,7 +119,7 @@ def audit(
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Folder of the result.")] = Path("audit"),
 ) -> None:
-    """Attack a model of your own: what came of its clients, every attack that fits, tables and images.
+    """Attack a model of your own: what came of its clients, every attack that fits, tables and images; status 1 if none fits.
 
     Example: privbench audit --model mine:build --gradients seen.safetensors --input-shape 3,32,32
     """
@@ -124,18 +127,24 @@ def audit(
     for name in attacker.attack or []:
         if name not in registry.LADDERS:
             registry.typed("attack", name)
-    console.announce(f"audit: {model}; the result goes to {out}")
+    there = (out / "audit.csv").exists()
+    console.announce(
+        f"audit: {model}; the result goes to {out}{', in place of the audit that is there' if there else ''}"
+    )
     build = registry.function("model", model)
     from privbench.auditing import audit as audits
     from privbench.auditing import result as results
     from privbench.auditing.request import AuditRequest
     from reports.tables import terminal
 
-    split = split_of(entering.split)
+    split, module = split_of(entering.split), built(model, build)
+    if run is None and sent.before is None:
+        check_same(model, module, built(model, build))
     result = audits.audit(
-        built(model, build),
+        module,
         AuditRequest(
-            received=run, round=sent.round_, gradients=sent.gradients, before=sent.before, after=sent.after or None,
+            received=run, round=sent.round_, client=sent.client or None, gradients=sent.gradients, before=sent.before,
+            after=sent.after or None,
             batch_size=sent.batch_size, local_steps=sent.local_steps, local_lr=sent.local_lr,
             labels=whole_numbers("labels", sent.labels), truth=attacker.truth,
             input_shape=whole_numbers("input-shape", entering.input_shape), mean=numbers("mean", entering.mean),
@@ -148,6 +157,9 @@ def audit(
         ),
     )  # fmt: skip
     terminal.show(result.report(), out / f"{results.STEM}.md", console.results())
+    if result.is_floors_alone:
+        # Nothing was attacked: a script should not take that for an answer.
+        raise typer.Exit(1)
 
 
 def built(name: str, build: Any) -> Any:
@@ -156,6 +168,17 @@ def built(name: str, build: Any) -> Any:
         return build()
     except Exception as error:
         raise UserError(f"model '{name}' cannot be built: {registry.where_it_failed(error)}") from error
+
+
+def check_same(name: str, module: Any, again: Any) -> None:
+    """UserError where two calls of the function give modules of different weights: none need be those that went down."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        return
+    first, second = module.state_dict(), again.state_dict()
+    if first.keys() != second.keys() or any(not torch.equal(t, second[n]) for n, t in first.items()):
+        raise UserError(f"model '{name}' has other weights at every call; name those that went down by --before FILE")
 
 
 def numbers(option: str, text: str | None) -> list[float] | None:

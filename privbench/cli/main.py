@@ -77,8 +77,8 @@ def main() -> None:
     """Entry point: a user's mistake is one line and status 2, a stop (Ctrl-C, SIGTERM, SIGHUP) one line and status 130."""
     interrupts.listen()
     console.forgiving()
-    words = [word for word in sys.argv[1:] if word != "--debug"]
-    debug = len(words) < len(sys.argv) - 1
+    debug = "--debug" in sys.argv[1:]
+    words = _or_help([word for word in sys.argv[1:] if word != "--debug"])
     try:
         # The exit code of a command that ended early, else None.
         status = app(words, standalone_mode=False)
@@ -103,6 +103,11 @@ def main() -> None:
         raise
     else:
         sys.exit(status)
+
+
+def _or_help(words: list[str]) -> list[str]:
+    """Words as they are; of a group of commands by itself, with the option for its help."""
+    return [*words, "--help"] if words in ([], ["data"]) else words
 
 
 def _stop(line: str, status: int) -> NoReturn:

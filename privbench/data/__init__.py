@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,22 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
     chosen: dict[str, Any] = {"domains": domains} if available else {}
     if side > SIDE and getattr(module, "LARGER_ORIGINALS", False):
         chosen["side"] = side
-    return loader(folder(root), **chosen)
+    made = loader if name in registry.DATASETS else partial(_of_plug_in, name, loader)
+    return made(folder(root), **chosen)
+
+
+def _of_plug_in(name: str, loader: Callable[..., Dataset], root: Path | None, **chosen: Any) -> Dataset:
+    """What a user's own loader returns; UserError where it fails, or returns no data set."""
+    try:
+        loaded = loader(root, **chosen)
+    except UserError:
+        raise
+    # A user's own code may raise anything.
+    except Exception as error:
+        raise UserError(f"data set '{name}' cannot be loaded: {registry.where_it_failed(error)}") from error
+    if not isinstance(loaded, Dataset):
+        raise UserError(f"data set '{name}' should return a Dataset, but it returned a {type(loaded).__name__}")
+    return loaded
 
 
 def check(name: str, root: Path | None) -> list[str]:

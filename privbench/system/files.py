@@ -74,7 +74,7 @@ def writing(path: Path) -> Iterator[None]:
             raise UserError(
                 f"the disk is full: could not write {path}; free some space and run the same command again"
             ) from error
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -244,6 +244,148 @@ def test_a_module_that_vmap_cannot_batch_is_attacked_one_message_after_another(t
     assert (row.result.reconstruction.trace[:, -1] < row.result.reconstruction.trace[:, 0]).all()
 
 
+class Recurrent(nn.Module):
+    """Rows of an image, one after another, through torch's own recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.GRU(96, 16, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.rows(x.permute(0, 2, 1, 3).flatten(2))[0][:, -1])
+
+
+def test_recurrent_modules_are_attacked_as_others_are(tmp_path):
+    torch.manual_seed(0)
+    module, images, labels = Recurrent(), smooth(2), torch.tensor([3, 7])
+    result = privbench.audit(
+        module, gradients=sent_by(module, images, labels), truth=(images, labels), out=tmp_path,
+        attack=["matching", "dlg", "inverting-gradients", "extractor-matching", "staged"],
+        settings={"steps": 3, "feature_steps": 2}, **NORMAL,
+    )  # fmt: skip
+    assert len(result.rows) == 5
+    for row in result.rows:
+        trace = row.result.reconstruction.trace
+        assert (trace[:, -1] < trace[:, 0]).all(), row.name
+
+
+def test_an_extractor_without_biases_is_matched(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 6, 5, stride=4, bias=False), nn.Sigmoid(), nn.Flatten(), nn.Linear(294, 10))
+    images, labels = smooth(2), torch.tensor([3, 7])
+    (row,) = privbench.audit(
+        module, gradients=sent_by(module, images, labels), truth=(images, labels), attack="extractor-matching",
+        settings={"steps": 5}, out=tmp_path, **NORMAL,
+    ).rows  # fmt: skip
+    assert (row.result.reconstruction.trace[:, -1] < row.result.reconstruction.trace[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda t, g: {}, None),
+        (lambda t, g: {"mean": 0.0, "std": 1.0}, "Look at the weights that went down, mean and std"),
+        (lambda t, g: {"truth": (t[0].flip(0), t[1])}, "Look at the weights that went down, mean and std"),
+        (lambda t, g: {"gradients": {n: -x for n, x in g.items()}}, "with the other sign"),
+        (lambda t, g: {"gradients": {n: 0.1 * x for n, x in g.items()}}, "0.1 times what they give does: a clip of the sender"),
+        (lambda t, g: {"gradients": {n: 2 * x.mean(0) for n, x in g.items()}, "batch_size": 2},
+         "the sender's loss adds up over the 2 images of a batch"),
+        (lambda t, g: {"gradients": {n: x.mean(0) for n, x in g.items()}, "batch_size": 2}, None),
+        (lambda t, g: {"gradients": {n: x.bfloat16() for n, x in g.items()}}, None),
+    ],
+)  # fmt: skip
+def test_a_set_up_in_which_the_true_images_do_not_give_the_messages_is_said_to_be_another(changed, said, cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    asked = {
+        "gradients": gradients,
+        "truth": (images, labels),
+        "mode": "eval",
+        "attack": "grey",
+        "out": tmp_path,
+        **NORMAL,
+    }
+    result = privbench.audit(module, **asked | changed((images, labels), gradients))
+    text, first = (tmp_path / "audit.md").read_text(), (result.report().messages or [""])[0]
+    if said is None:
+        assert result.warnings == ()
+        assert "The true images explain all of every message, as these are declared." in result.notes
+        return
+    (warning,) = result.warnings
+    assert warning.startswith("THE TRUE IMAGES DO NOT EXPLAIN THE MESSAGES as declared: ")
+    assert said in warning
+    assert warning in text
+    assert warning == first
+
+
+@pytest.mark.parametrize(("sign", "said"), [(1.0, False), (-1.0, True)])
+def test_without_a_truth_it_is_said_that_no_images_explain_the_messages(sign, said, cnn, tmp_path):
+    module, _, labels, gradients = cnn
+    result = privbench.audit(
+        module, gradients={n: sign * t for n, t in gradients.items()}, labels=labels, input_shape=(3, 32, 32), mode="eval",
+        attack="matching", settings={"steps": 20}, out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    assert any(note.startswith("No attack's images explain half") for note in result.notes) == said
+
+
+@pytest.mark.parametrize("rate", [1e-1, 1e-6])
+@pytest.mark.parametrize(("declared", "is_said"), [(1.0, False), (2.0, True)])
+def test_the_set_up_of_an_update_is_checked_to_within_what_weights_are_stored(rate, declared, is_said, cnn, tmp_path):
+    """At the small rate what is stored of a step is largely rounding, and nothing is said."""
+    module, images, labels, _ = cnn
+    client = user_modules.flower_cnn().eval()
+    F.cross_entropy(client(entered(images)), labels).backward()
+    after = {n: (p - rate * p.grad).detach() for n, p in client.named_parameters()}
+    result = privbench.audit(
+        module, before=module.state_dict(), after=after, batch_size=2, local_lr=declared * rate, truth=(images, labels),
+        mode="eval", attack="grey", out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    said = [text for text in (*result.warnings, *result.notes) if "true images" in text.lower()]
+    if rate < 1e-3:
+        assert not said
+        return
+    assert len(said) == 1
+    assert ("0.5 times what they give does: a clip of the sender, or another rate" in said[0]) == is_said
+
+
+def test_nothing_is_said_of_the_set_up_where_it_cannot_be_checked(cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    asked = {"gradients": gradients, "mode": "eval", "attack": "grey", "out": tmp_path, **NORMAL}
+    for unknown in ({"truth": (images, None)}, {"truth": (images, labels), "defense": "gaussian:0.1"}):
+        result = privbench.audit(module, **asked | unknown)
+        assert result.warnings == ()
+        assert not any("The true images" in note for note in result.notes)
+
+
+def test_explained_is_the_median_over_messages(cnn, tmp_path):
+    """One message that is nearly zero is far from explained by anything."""
+    module, images, labels, _ = cnn
+    three = {n: torch.cat([t, t[:1]]) for n, t in sent_by(module, images, labels).items()}
+    small = {n: t * torch.tensor([1.0, 1, 1e-6]).view(3, *[1] * (t.ndim - 1)) for n, t in three.items()}
+    (row,) = privbench.audit(
+        module, gradients=small, input_shape=(3, 32, 32), mode="eval", labels=torch.tensor([3, 7, 3]), attack="matching",
+        settings={"steps": 20}, out=tmp_path, **NORMAL,
+    ).rows  # fmt: skip
+    assert row.explained_percent == pytest.approx(float(row.explained.median()))
+
+
+def test_a_second_audit_leaves_no_images_of_the_first(cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    own = tmp_path / "audit-mine.safetensors"
+    own.write_bytes(b"kept")
+    asked = {"gradients": gradients, "truth": (images, labels), "settings": {"steps": 1}, "out": tmp_path, **NORMAL}
+    for attack in ("matching", "dlg"):
+        privbench.audit(module, attack=attack, **asked)
+    assert {p.name for p in tmp_path.glob("*.safetensors")} == {"audit-dlg.safetensors", own.name}
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)),
+                                  lambda: user_modules.flower_cnn().to("meta")], ids=["lazy", "meta"])  # fmt: skip
+def test_a_module_without_numbers_is_refused_in_one_line(make, tmp_path):
+    with pytest.raises(UserError, match="the module has weights without numbers"):
+        privbench.audit(make(), gradients={}, input_shape=(3, 32, 32), attack="grey", out=tmp_path)
+
+
 def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp_path):
     module, images, labels, _ = cnn
 
@@ -306,6 +448,23 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"truth": (np.zeros((2, 3, 32, 32)), None)}, "truth takes .* but a tuple of ndarray, NoneType was given"),
         ({"input_shape": 3072}, r"input_shape takes \[C, H, W\] of images or \[D\] of vectors, but 3072"),
         ({"range": 255}, r"range takes two numbers, e.g. \(0, 255\), but 255 was given"),
+        ({"input_shape": "3,32,32"}, r"input_shape takes \[C, H, W\] of images .* but '3,32,32' was given"),
+        ({"input_shape": (3.7, 32, 32)}, r"input_shape takes \[C, H, W\] of images"),
+        ({"mean": "a"}, "--mean takes numbers, but 'a' was given"),
+        ({"client": [0]}, "--client goes with a captured folder"),
+        ({"labels": torch.zeros(2, dtype=torch.complex64)}, "a tensor of labels should hold real numbers"),
+        (
+            {"gradients": {"fc3.bias": torch.zeros(10).to_sparse()}},
+            "'fc3.bias' of gradients should hold real numbers, all of",
+        ),
+        (
+            {"gradients": {"fc3.bias": torch.zeros(10, dtype=torch.bool)}},
+            "should hold floating-point numbers, but it is torch.bool",
+        ),
+        (
+            {"before": {**user_modules.flower_cnn().state_dict(), "fc3.bias": torch.zeros(9)}},
+            r"'fc3.bias' of the state before should have shape \[10\], but it has \[9\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(changed, said, cnn, tmp_path):
@@ -321,7 +480,7 @@ def files(cnn, tmp_path, monkeypatch):
     """A folder with a module's code and what came of it, as files."""
     module, images, labels, gradients = cnn
     (tmp_path / "users_own_code.py").write_text(
-        "from tests.builders.user_modules import flower_cnn as build\n\ndef fails():\n    return 1 // 0\n"
+        "from tests.builders.user_modules import FlowerCNN as draws, flower_cnn as build\n\ndef fails():\n    return 1 // 0\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -350,6 +509,23 @@ def test_the_command_audits_files_with_code_that_the_user_names(files):
     assert table["label_accuracy"]["matching"] == 1
 
 
+def test_a_command_that_attacked_nothing_says_so_first_and_ends_with_status_1(files, cnn):
+    """Undeclared noise makes every gradient look like one of more images."""
+    rng = torch.Generator().manual_seed(0)
+    noised = {n: (t + 1e-3 * torch.randn(t.shape, generator=rng)).numpy() for n, t in cnn[3].items()}
+    np.savez("noised.npz", **noised)
+    done = CliRunner().invoke(
+        cli.app,
+        ["audit", "--model", "users_own_code:build", "--gradients", "noised.npz", "--truth", "truth.npz", "--mean", "0.5",
+         "--std", "0.25", "--mode", "eval", "--attack", "ladder", "--attack-set", "steps=1", "--out", "seen"],
+    )  # fmt: skip
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    (first,) = (n for n, line in enumerate(lines) if line.startswith("- NOTHING WAS ATTACKED"))
+    assert not any(line.startswith("- ") for line in lines[:first])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -361,6 +537,10 @@ def test_the_command_audits_files_with_code_that_the_user_names(files):
         (["--gradients", "gone.npz"], "there is no file gone.npz"),
         (["--split", "head=fc1"], "--split is written extractor=MODULE"),
         (["--range", "0"], "--range takes two numbers"),
+        (
+            ["--model", "users_own_code:draws"],
+            "has other weights at every call; name those that went down by --before FILE",
+        ),
         (["--mode", "test"], "--mode takes train or eval"),
         (["--input-shape", "3,32.5,32"], "--input-shape takes whole numbers"),
         (["--after", "before.safetensors", "--gradients", "gradients.npz"], "--gradients and --after were given"),

@@ -152,6 +152,25 @@ def test_steps_declared_of_gradients_are_refused(said, gradients):
         privbench.audit(module, gradients={}, attack="grey", **said)
 
 
+def test_messages_of_one_client_of_several_are_chosen(tmp_path):
+    module = user_modules.mlp()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        for client, size in enumerate((2, 4, 4)):
+            module.zero_grad()
+            F.cross_entropy(module(torch.rand(size, 30)), torch.zeros(size, dtype=torch.int64)).backward()
+            seen.gradient(batch_size=size, client=client)
+    first, others = captured(tmp_path / "run", module), captured(tmp_path / "run", module, clients=[1, 2])
+    assert (first.received.count, first.received.batch_size) == (1, 2)
+    assert first.notes == (
+        "1 message(s) (of client 0) are attacked; 2 (of client 1, 2) are of another kind, or of other numbers of images or steps, "
+        "and were left out; choose with --client.",
+    )
+    assert (others.received.count, others.received.batch_size, others.notes) == (2, 4, ())
+    with pytest.raises(UserError, match="round 0 has no message of client 7; known: 0, 1, 2"):
+        captured(tmp_path / "run", module, clients=[7])
+
+
 def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
     module = user_modules.mlp()
     with privbench.capture(module, tmp_path / "run") as seen:
@@ -165,7 +184,8 @@ def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
     assert (came.received.count, came.received.batch_size) == (2, 2)
     assert came.notes == (
         "Round 0 of 2 captured ones; choose another with --round.",
-        "1 messages of this round came about otherwise than its first, and were left out.",
+        "2 message(s) (of client 0) are attacked; 1 (of client 0) are of another kind, or of other numbers of images or steps, and "
+        "were left out.",
     )
     assert captured(tmp_path / "run", module, 1).received.batch_size == 1
     with pytest.raises(UserError, match="has no round 7"):
