@@ -40,7 +40,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
 
     UserError: whatever does not fit the module, and an attack that cannot be made and was named by itself.
     """
-    _check_module(module)
+    check_module(module)
     if foreign := [part for part in request.shared if part not in CLASSIFICATION]:
         raise UserError(f"there is no part '{foreign[0]}'; known: {', '.join(CLASSIFICATION)}")
     if request.mode not in ("train", "eval", None):
@@ -99,7 +99,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     return result
 
 
-def _check_module(module: nn.Module) -> None:
+def check_module(module: nn.Module) -> None:
     """UserError for what is no module, a wrapper of one, or one whose weights are not there yet."""
     if not isinstance(module, nn.Module):
         raise UserError(f"an audit takes a torch.nn.Module, but a {type(module).__name__} was given")

@@ -138,6 +138,7 @@ def audit(
     from reports.tables import terminal
 
     split, module = split_of(entering.split), built(model, build)
+    audits.check_module(module)
     if run is None and sent.before is None:
         check_same(model, module, built(model, build))
     result = audits.audit(
@@ -174,8 +175,6 @@ def check_same(name: str, module: Any, again: Any) -> None:
     """UserError where two calls of the function give modules of different weights: none need be those that went down."""
     import torch
 
-    if not isinstance(module, torch.nn.Module):
-        return
     first, second = module.state_dict(), again.state_dict()
     if first.keys() != second.keys() or any(not torch.equal(t, second[n]) for n, t in first.items()):
         raise UserError(f"model '{name}' has other weights at every call; name those that went down by --before FILE")

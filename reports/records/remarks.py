@@ -149,6 +149,11 @@ def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] 
 
 def of_training(records: Sequence[AttackRecord]) -> list[str]:
     """Methods that did not train, by data set, and what is noted of the data."""
+    return [*near_chance(records), *_notes(records)]
+
+
+def near_chance(records: Sequence[Record]) -> list[str]:
+    """Methods that did not train, a line for each data set."""
     lines = []
     for dataset in unique(r.cell.train.dataset for r in records):
         of_dataset = [r for r in records if r.cell.train.dataset == dataset]
@@ -157,7 +162,7 @@ def of_training(records: Sequence[AttackRecord]) -> list[str]:
             lines.append(
                 f"{registry.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
             )
-    return [*lines, *_notes(records)]
+    return lines
 
 
 def _notes(records: Sequence[AttackRecord]) -> list[str]:
@@ -201,7 +206,7 @@ def _against_published(records: Sequence[AttackRecord]) -> list[str]:
     return lines
 
 
-def _near_chance(record: AttackRecord) -> bool:
+def _near_chance(record: Record) -> bool:
     return record.accuracy.mean < 1.5 * 100 / record.classes
 
 

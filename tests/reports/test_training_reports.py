@@ -62,6 +62,14 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
     assert any("NOT the published schedule" in note and "No published value" in note for note in report.notes)
 
 
+def test_the_accuracy_table_says_which_methods_did_not_train():
+    trained, lost = three()[0], record("fedsplit", attack=None, per_seed={"accuracy": [12.0, 11.0]})
+    notes = accuracy_table.report([trained, lost], [], ["accuracy"]).notes
+    (line,) = (note for note in notes if "near chance" in note)
+    assert line == "cifar10: accuracy near chance, so these methods did not train: FedSplit (11.5%)."
+    assert not any("near chance" in note for note in accuracy_table.report([trained], [], ["accuracy"]).notes)
+
+
 @pytest.mark.parametrize(("options", "whose"), [({}, "personal"), ({"measured": "broadcast"}, "broadcast")])
 def test_the_tables_say_whose_accuracy_counts(options, whose):
     whose_model = f"Every client's {whose} model at its best validation round"

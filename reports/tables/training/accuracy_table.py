@@ -112,6 +112,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     ]
     notes = [
         *remarks.training_header(records),
+        *remarks.near_chance(records),
         how(records),
         *guarantees.how(records),
         *guarantees.coverage(records),

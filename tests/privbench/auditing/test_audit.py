@@ -481,6 +481,7 @@ def files(cnn, tmp_path, monkeypatch):
     module, images, labels, gradients = cnn
     (tmp_path / "users_own_code.py").write_text(
         "from tests.builders.user_modules import FlowerCNN as draws, flower_cnn as build\n\ndef fails():\n    return 1 // 0\n"
+        "\ndef meta():\n    return build().to('meta')\n\ndef lazy():\n    from torch import nn\n    return nn.LazyLinear(3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -537,6 +538,8 @@ def test_a_command_that_attacked_nothing_says_so_first_and_ends_with_status_1(fi
         (["--gradients", "gone.npz"], "there is no file gone.npz"),
         (["--split", "head=fc1"], "--split is written extractor=MODULE"),
         (["--range", "0"], "--range takes two numbers"),
+        (["--model", "users_own_code:meta"], "the module has weights without numbers"),
+        (["--model", "users_own_code:lazy"], "the module has weights without numbers"),
         (
             ["--model", "users_own_code:draws"],
             "has other weights at every call; name those that went down by --before FILE",
