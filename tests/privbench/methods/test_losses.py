@@ -564,6 +564,9 @@ class Typed(Defense):
     fast: bool = False
     layers: tuple[int, ...] = ()
 
+    def describe(self):
+        return {"name": "typed", "bits": self.bits}
+
 
 def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_class():
     assert registry.create(Typed, {"bits": 8, "fast": True, "layers": (1,)}) == Typed(8, True, (1,))
