@@ -18,7 +18,7 @@ from privbench.auditing import declared_setup, evidence, observed
 from privbench.auditing.attack_series import SEED, AttackFailure, AttackResult, AttackSeries, is_vector
 from privbench.auditing.inputs import Received
 from privbench.auditing.request import AuditRequest
-from privbench.auditing.result import STEM, AuditResult, AuditRow, remove_former
+from privbench.auditing.result import STEM, AuditResult, AuditRow, are_floors_alone, remove_former
 from privbench.errors import UserError
 from privbench.networks.module_model import ModuleModel, model_of
 from privbench.networks.module_parts import copied
@@ -227,7 +227,7 @@ def _about(model: ModuleModel, received: Received, request: AuditRequest) -> str
 
 def _not_made(rows: Sequence[AuditRow], missing: Sequence[AttackFailure]) -> list[str]:
     """That nothing was attacked, where only floors came of it."""
-    if not missing or any(row.name not in registry.FLOORS for row in rows):
+    if not are_floors_alone(rows, missing):
         return []
     return [
         f"NOTHING WAS ATTACKED: the rows are floors, which anybody returns without an upload. Of {len(missing)} attacks none could "

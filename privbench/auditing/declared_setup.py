@@ -16,14 +16,11 @@ from privbench.types import Artifact, Truth
 EXACT, ROUNDED = 99.0, 95.0
 HALF = 50.0  # percent of a message, which images of no attack explain
 ALIKE = 0.02  # relative: multiples that count as the same one
-LOOK_AT = (
-    "the weights that went down, mean and std, mode, loss, batch size, order of the true images, a defence of the sender, "
-    "local steps"
-)
+LOOK_AT = "the weights that went down, mean and std, mode, loss, batch size, a defence of the sender, local steps"
 
 
 def check(model: ModuleModel, seen: Artifact, truth: Truth | None) -> tuple[str, str]:
-    """(a warning, a note), one of which is empty, or both: of a set-up that cannot be checked.
+    """(a warning, a note), of which one is empty; both are of a set-up that cannot be checked.
 
     It can where the truth has labels, both networks are known, and nothing is drawn or added that nobody knows: noise, dropout,
     mini-batches of several steps.
@@ -55,7 +52,7 @@ def check_unscored(model: ModuleModel, seen: Artifact, explained: Sequence[float
         return ""
     return (
         f"No attack's images explain half of the messages: they failed, or the messages came about otherwise than is declared. "
-        f"Look at {LOOK_AT.replace(', order of the true images', '')}."
+        f"Look at {LOOK_AT}."
     )
 
 
@@ -85,7 +82,7 @@ def _likely(seen: Artifact, given: evidence.Explanation, least: Tensor) -> str:
     one = float(multiple.median())
     alike = bool(((multiple - one).abs() <= ALIKE * abs(one)).all())
     if not bool((then >= least).all()):
-        return f"Look at {LOOK_AT}. "
+        return f"Look at {LOOK_AT}, the order of the true images. "
     if alike and abs(one - seen.batch_size) <= ALIKE * seen.batch_size and seen.batch_size > 1:
         return f"{one:.3g} times what they give does: the sender's loss adds up over the {seen.batch_size} images of a batch. "
     if bool((multiple < 0).all()):

@@ -52,20 +52,15 @@ def _of_victim(seen: Artifact, victim: int, images: Tensor, labels: Tensor) -> t
     nothing = (math.nan,) * 3
     if not bool(images.isfinite().all()) or bool((labels < 0).any()):
         return nothing
-    gradient, observed = _simulated(seen, images, labels), seen.updates or seen.gradients
-    pairs = [(gradient[p][n], t[victim].double()) for p, net in observed.items() for n, t in net.items()]
-    gap, size, own, cross = (
-        sum(float(number(g, t)) for g, t in pairs)
-        for number in (
-            lambda g, t: (g - t).square().sum(),
-            lambda _, t: t.square().sum(),
-            lambda g, _: g.square().sum(),
-            lambda g, t: (g * t).sum(),
-        )
-    )
-    if not size or not own:
-        return nothing if not size else (100 * (1 - gap / size), math.nan, math.nan)
-    return 100 * (1 - gap / size), cross / own, 100 * cross**2 / (own * size)
+    given, observed = _simulated(seen, images, labels), seen.updates or seen.gradients
+    names = [(part, name) for part, net in observed.items() for name in net]
+    g = torch.cat([given[p][n].flatten() for p, n in names])
+    t = torch.cat([observed[p][n][victim].double().flatten() for p, n in names])
+    size, own, cross = float(t @ t), float(g @ g), float(g @ t)
+    if not size:
+        return nothing
+    explained_percent = 100 * (1 - float((g - t).square().sum()) / size)
+    return (explained_percent, cross / own, 100 * cross**2 / (own * size)) if own else (explained_percent, *nothing[1:])
 
 
 def explained_by_grey(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:

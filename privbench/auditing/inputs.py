@@ -143,6 +143,8 @@ def updates(before: Params, after: Sequence[Path], module: nn.Module) -> Params:
 
 def _is_stacked(file: Shapes, shapes: Mapping[str, tuple[int, ...]], ignored: frozenset[str] = frozenset()) -> bool:
     """Whether a file's tensors have the messages as their first axis; UserError where one is no tensor of the module."""
+    if not shapes:
+        raise UserError("every parameter of the module is frozen (requires_grad False), so that clients send none")
     counts = set()
     for name, shape in file.shapes.items():
         if name in ignored:
@@ -158,8 +160,6 @@ def _is_stacked(file: Shapes, shapes: Mapping[str, tuple[int, ...]], ignored: fr
                 f"{file.path}: '{name}' should have shape {list(shapes[name])}, or that after an axis of messages, but it has "
                 f"{list(shape)}"
             )
-    if not shapes:
-        raise UserError("every parameter of the module is frozen (requires_grad False), so that clients send none")
     if not counts:
         raise UserError(f"{file.path} holds no tensor of the module; it has {_examples(shapes)}")
     if len(counts) > 1:

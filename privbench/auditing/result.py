@@ -128,8 +128,8 @@ class AuditResult:
         return Report("Audit", notes, [table, *self._failures()], numbers, images=drawn, messages=urgent)
 
     def _attacks_missing(self) -> list[str]:
-        """How many attacks could not be made, with the first reason."""
-        if not self.missing:
+        """How many attacks could not be made, with the first reason; where none could, a warning says so."""
+        if not self.missing or self.is_floors_alone:
             return []
         first = self.missing[0]
         return [f"Not made: {len(self.missing)} attack(s), e.g. {first.attack}: {first.reason}"]
@@ -137,7 +137,7 @@ class AuditResult:
     @property
     def is_floors_alone(self) -> bool:
         """Whether attacks were to be made and none could be."""
-        return bool(self.missing) and all(row.name in registry.FLOORS for row in self.rows)
+        return are_floors_alone(self.rows, self.missing)
 
     def write(self) -> list[Path]:
         """audit.md, audit.csv, audit.tex, audit.html, and a grid of the images where they are pictures."""
@@ -265,12 +265,19 @@ class AuditResult:
         }
 
 
+def are_floors_alone(rows: Sequence[AuditRow], missing: Sequence[AttackFailure]) -> bool:
+    """Whether attacks were to be made and none could be."""
+    return bool(missing) and all(row.name in registry.FLOORS for row in rows)
+
+
 def remove_former(folder: Path) -> None:
     """Removes what an earlier audit left in a folder, whose attacks may have been others: files named after the suite's attacks."""
-    ends = [".png", ".pdf"], [".safetensors", "-error.txt"]
-    names = [f"grid{end}" for end in ends[0]]
-    names += [f"{attack}{end}" for attack in (*registry.ATTACKS, *registry.FLOORS) for end in ends[1]]
-    for name in names:
+    attacks = (*registry.ATTACKS, *registry.FLOORS)
+    for name in (
+        "grid.png",
+        "grid.pdf",
+        *(f"{each}{end}" for each in attacks for end in (".safetensors", "-error.txt")),
+    ):
         files.remove(folder / f"{STEM}-{name}")
 
 
