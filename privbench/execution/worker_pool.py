@@ -45,7 +45,7 @@ class Job(Protocol):
 
     @property
     def log(self) -> Path:
-        """Where the traceback goes when the job fails by an error that no user caused."""
+        """Where the traceback goes when the job fails by an error that no input caused."""
         ...
 
     def run(self, progress: Progress) -> None:
@@ -151,7 +151,7 @@ def _in_processes(
 
 
 def attempt(job: Job, progress: Progress) -> Result:
-    """Runs a job; returns how it ended. The traceback of an error that no user caused goes to its log. Raises Interrupted."""
+    """Runs a job; returns how it ended. The traceback of an error that no input caused goes to its log. Raises Interrupted."""
     with suppress(OSError):
         job.log.unlink(missing_ok=True)
 
@@ -175,7 +175,7 @@ def attempt(job: Job, progress: Progress) -> Result:
 
 
 def logged(error: Exception, log: Path) -> str:
-    """One line that says why something failed; the traceback of an error that no user caused is written to `log`."""
+    """One line that says why something failed; the traceback of an error that no input caused is written to `log`."""
     if isinstance(error, UserError):
         return str(error)
     try:
@@ -189,11 +189,19 @@ def logged(error: Exception, log: Path) -> str:
 
 
 def in_words(error: Exception, log: Path | None = None) -> str:
-    """One line that says why something failed; `log` is where the traceback of an error lies that no user caused."""
+    """One line that says why something failed; `log` is where the traceback of an error lies that no input caused."""
     if isinstance(error, UserError):
         return str(error)
     message = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
-    return f"internal error: {message}" + (f"; see {log}" if log else "")
+    return f"{_whose(error)}: {message}" + (f"; see {log}" if log else "")
+
+
+def _whose(error: Exception) -> str:
+    """Where an error came from that no input caused: the last line of a user's own module that it passed, or this package."""
+    modules = {name.partition(":")[0] for name in trust.added() if not name.startswith(trust.FOLDER)}
+    passed = [(frame.f_globals.get("__name__"), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [f"error in {name}, line {line}" for name, line in passed if name in modules]
+    return own[-1] if own else "internal error"
 
 
 @contextmanager

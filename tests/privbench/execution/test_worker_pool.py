@@ -1,5 +1,6 @@
 """The worker pool: results are written by the jobs, failures are told, the rest goes on."""
 
+import importlib.util
 import logging
 import os
 import signal
@@ -106,6 +107,22 @@ def test_one_job_that_fails_does_not_stop_the_others(ran):
     assert ("a", 1, 2, "half") in ran.seen
     if ran.workers == 2:
         assert (ran.folder / "a").read_text() == "1"  # one thread per process
+
+
+@pytest.mark.parametrize(
+    ("named", "origin"), [("broken:Attack", "error in broken, line 7"), ("folder:broken", "internal error")]
+)
+def test_an_error_of_a_users_own_module_names_its_line(named, origin, tmp_path, monkeypatch):
+    """The last of its lines that the error passed, where that module is one that the user named."""
+    monkeypatch.setattr(trust, "_names", {named})
+    file = tmp_path / "broken.py"
+    file.write_text("from math import factorial\n\ndef run():\n    below()\n\ndef below():\n    factorial(-1)\n")
+    spec = importlib.util.spec_from_file_location("broken", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(ValueError, match="factorial") as caught:
+        module.run()
+    assert worker_pool.in_words(caught.value) == f"{origin}: ValueError: {caught.value}"
 
 
 def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(ran):
