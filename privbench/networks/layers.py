@@ -8,13 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from privbench.system import machine
 from privbench.tensors import Params
 
 # The ranges of features: of sigmoids, of ReLU, and of anything else.
 UNIT, POSITIVE, UNBOUNDED = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
-# A linear layer by oneDNN where it is quicker than torch's own product; None elsewhere, and where this torch has none.
-WIDE = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if WIDE else None
+# A linear layer by oneDNN; None where this torch has none.
+LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+# Where it is quicker than torch's own product, else None.
+WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512" and "Intel" not in machine.processor()
+ONEDNN = LINEAR if WIDE else None
 LARGE = 2**19  # multiplications from which on a product is quicker by oneDNN than by MKL
 
 
@@ -41,11 +44,10 @@ def pooled_kernel(weight: Tensor) -> Tensor:
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """x W: [M, K] and [K, N] -> [M, N].
 
-    In single precision on a CPU with AVX-512 by oneDNN where the product is large: it uses the widest vectors whatever the maker,
-    while MKL, which torch's own product calls, leaves half of them idle on AMD. With AVX2 alone MKL is quicker
-    (docs/appendix/performance_log.md).
+    In single precision by oneDNN where the product is large and the processor AMD's with AVX-512: MKL, which torch's own product
+    calls, leaves half of its vectors idle. On Intel's, and with AVX2 alone, MKL is quicker (docs/appendix/performance_log.md).
     """
-    product: Tensor = Product.apply(x, matrix)
+    product: Tensor = Product.apply(x, matrix) if ONEDNN else x @ matrix
     return product
 
 

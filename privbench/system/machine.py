@@ -37,7 +37,7 @@ def peak_memory_mib(place: torch.device) -> float:
 
 def environment(place: torch.device) -> dict[str, Any]:
     """What a reader needs to judge or repeat a number, as far as machine and libraries report it."""
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else processor()
     return {
         "privbench": __version__,
         "python": platform.python_version(),
@@ -53,7 +53,7 @@ def environment(place: torch.device) -> dict[str, Any]:
 def trained_on(place: torch.device) -> dict[str, Any]:
     """The kind of machine that a round is trained on, as far as its last bits can depend on it; it names no host."""
     return {
-        "processor": torch.cuda.get_device_name(place) if place.type == "cuda" else _processor(),
+        "processor": torch.cuda.get_device_name(place) if place.type == "cuda" else processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "device": place.type,
         "threads": torch.get_num_threads(),
@@ -72,7 +72,8 @@ def kinds(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name, as the machine gives it: "AMD EPYC 9B14", "Intel(R) Xeon(R) Processor"."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -48,9 +48,11 @@ def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usua
     assert work.flops(work.dlg_gradient(seen)) > work.needed_for_dlg(2) > 6 * 10**6
 
 
+@pytest.mark.parametrize("onednn", [layers.LINEAR, None], ids=["oneDNN", "MKL"])
 @pytest.mark.parametrize("rows", [8, 512])
-def test_operations_of_small_and_large_products_are_counted(rows):
-    """Large ones are oneDNN's, which torch's counter does not know."""
+def test_operations_of_small_and_large_products_are_counted(rows, onednn, monkeypatch):
+    """Large ones may be oneDNN's, which torch's counter does not know."""
+    monkeypatch.setattr(layers, "ONEDNN", onednn)
     x, matrix = torch.randn(rows, 64), torch.randn(64, 128)
     assert (rows * 64 * 128 >= layers.LARGE) == (rows == 512)
     assert work.flops(lambda: layers.times(x, matrix)) == 2 * rows * 64 * 128
