@@ -13,7 +13,7 @@ import inspect
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +27,7 @@ from privbench.trust import FOLDER
 if TYPE_CHECKING:
     from privbench.networks.model import Model
 
+METHOD = "privbench.methods.base.Method"  # the class that methods are subclasses of
 METHODS = {
     "local": "privbench.methods.local:Local",
     "fedavg": "privbench.methods.fedavg:FedAvg",
@@ -333,6 +334,8 @@ def _lack(kind: str, plugin: Any) -> str:
         return "" if word.rpartition(".")[2] == "Dataset" else "should be a function that says it returns a Dataset"
     if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
         return "should be a class with @dataclass(frozen=True)"
+    if kind == "method" and METHOD not in {f"{each.__module__}.{each.__qualname__}" for each in plugin.__mro__}:
+        return f"is no subclass of {METHOD}, which declares networks, losses and what is sent"
     if kind != "attack":
         return ""
     for name, empty in (("needs", None), ("uses", frozenset())):
@@ -341,10 +344,23 @@ def _lack(kind: str, plugin: Any) -> str:
             return f"should say `{name}` as a set of names, e.g. frozenset({{'gradient'}}), but it is {value!r}"
     if not isinstance(getattr(plugin, "knowledge", None), str):
         return "should say in words what it knows, e.g. knowledge = 'gradient'"
-    if callable(getattr(plugin, "infer", None)):
-        question = getattr(plugin, "question", None)
-        return "" if isinstance(question, str) else "has a method `infer` and should say as `question` what it infers"
-    return "" if callable(getattr(plugin, "reconstruct", None)) else "has no method `reconstruct`"
+    infers = callable(getattr(plugin, "infer", None))
+    if infers and not isinstance(getattr(plugin, "question", None), str):
+        return "has a method `infer` and should say as `question` what it infers"
+    name = "infer" if infers else "reconstruct"
+    if not callable(getattr(plugin, name, None)):
+        return f"has no method `{name}`"
+    called = f"{name}(self, artifact, knowledge, seed, progress)"
+    return "" if _takes(getattr(plugin, name), 5) else f"should have the method `{called}`, as it is called"
+
+
+def _takes(function: Callable[..., Any], arguments: int) -> bool:
+    """Whether a function can be called with so many arguments by place."""
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def name_of(kind: str, plugin: type) -> str:

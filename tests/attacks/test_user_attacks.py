@@ -43,6 +43,8 @@ def frozen(**attributes):
         (frozen(uses=["gradient"]), "should say `uses` as a set of names"),
         (frozen(knowledge=None), "should say in words what it knows"),
         (frozen(reconstruct=None), "has no method `reconstruct`"),
+        (frozen(reconstruct=lambda self, artifact, knowledge, seed: None), "should have the method `reconstruct(self, artifact, "),
+        (frozen(question="what", infer=lambda self, artifact: None), "should have the method `infer(self, artifact, knowledge, "),
     ],
 )  # fmt: skip
 def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, as_plugin):
@@ -50,6 +52,11 @@ def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, as_plugin):
         registry.resolve("attack", as_plugin(plugin))
     assert str(error.value).startswith(f"attack 'mine:Attack' {fault}")
     assert str(error.value).endswith("; docs/extending.md shows one")
+
+
+def test_a_method_that_is_no_subclass_gets_one_line(as_plugin):
+    with pytest.raises(UserError, match=r"^method 'mine:Attack' is no subclass of privbench\.methods\.base\.Method, "):
+        registry.resolve("method", as_plugin(frozen()))
 
 
 def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(as_plugin):

@@ -189,8 +189,9 @@ def test_python_code_names_what_it_uses(kind, was_imported):
         registry.module(kind, name)
     assert not was_imported()
     trust.add(name)
-    if kind == "dataset":
-        with pytest.raises(UserError, match="should be a function that says it returns a Dataset"):
+    lacks = {"dataset": "should be a function that says it returns a Dataset", "method": "is no subclass of privbench"}
+    if kind in lacks:
+        with pytest.raises(UserError, match=lacks[kind]):
             registry.resolve(kind, name)
     else:
         assert registry.resolve(kind, name).__name__ == "Mine"
