@@ -363,6 +363,14 @@ def _takes(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
+def own_modules() -> frozenset[str]:
+    """The modules of the plug-ins that this process's user named: of code of his own and of other packages."""
+    targets = {name for name in trust.added() if not name.startswith(FOLDER)}
+    for kind in KINDS:
+        targets |= {target for name, target in installed(kind).items() if name in targets}
+    return frozenset(each.partition(":")[0] for each in targets if ":" in each)
+
+
 def name_of(kind: str, plugin: type) -> str:
     """The name under which a class is built in or installed; `package.module:Class` of any other."""
     path = f"{plugin.__module__}:{plugin.__qualname__}"

@@ -51,7 +51,9 @@ def test_a_name_of_another_package_is_a_plug_in_where_the_user_names_it():
     ):
         registry.resolve("attack", "cool")
     assert "cool_attacks" not in sys.modules
+    assert registry.own_modules() == frozenset()
     assert registry.typed("attack", "cool") == "cool"
+    assert registry.own_modules() == {"cool_attacks"}
     plugin = registry.resolve("attack", "cool")
     assert (plugin.__name__, registry.name_of("attack", plugin)) == ("Cool", "cool")
     registry.typed("attack", "lost")

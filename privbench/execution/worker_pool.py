@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from privbench import trust
+from privbench import registry, trust
 from privbench.errors import Busy, Interrupted, UserError
 from privbench.system import interrupts
 from privbench.system.cpu import take_share
@@ -198,7 +198,7 @@ def in_words(error: Exception, log: Path | None = None) -> str:
 
 def _whose(error: Exception) -> str:
     """Where an error came from that no input caused: the last line of a user's own module that it passed, or this package."""
-    modules = {name.partition(":")[0] for name in trust.added() if not name.startswith(trust.FOLDER)}
+    modules = registry.own_modules()
     passed = [(frame.f_globals.get("__name__"), line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [f"error in {name}, line {line}" for name, line in passed if name in modules]
     return own[-1] if own else "internal error"
