@@ -27,7 +27,8 @@ from privbench.trust import FOLDER
 if TYPE_CHECKING:
     from privbench.networks.model import Model
 
-METHOD = "privbench.methods.base.Method"  # the class that methods are subclasses of
+# What every method is a subclass of; by its name, as methods are imported only when they are used.
+METHOD = "privbench.methods.base.Method"
 METHODS = {
     "local": "privbench.methods.local:Local",
     "fedavg": "privbench.methods.fedavg:FedAvg",

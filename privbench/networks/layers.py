@@ -44,8 +44,8 @@ def pooled_kernel(weight: Tensor) -> Tensor:
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """x W: [M, K] and [K, N] -> [M, N].
 
-    In single precision by oneDNN where the product is large and the processor AMD's with AVX-512: MKL, which torch's own product
-    calls, leaves half of its vectors idle. On Intel's, and with AVX2 alone, MKL is quicker (docs/appendix/performance_log.md).
+    In single precision by oneDNN where the product is large and the processor has AVX-512 and is not Intel's: MKL, which torch's
+    own product calls, leaves half of AMD's vectors idle. Elsewhere MKL is quicker (docs/appendix/performance_log.md).
     """
     product: Tensor = Product.apply(x, matrix) if ONEDNN else x @ matrix
     return product
