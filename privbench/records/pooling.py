@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from privbench.errors import UserError
+from privbench.records import environments
 from privbench.records.entries import AttackCost, Cost, KnowledgeUsed
 from privbench.records.schema import AttackRecord, InferenceRecord, Record, check_whole
-from privbench.records.summary import BETWEEN, DIFFER, mixed, sources_of_labels
+from privbench.records.summary import sources_of_labels
 from privbench.records.unlike import unlike
 
 
@@ -127,16 +128,8 @@ def _guarantees(record: Record) -> list[str]:
 
 def _notes(parts: Sequence[Record]) -> list[str]:
     """Those of all parts; in what their seeds differ is said once, of all of them."""
-    notes, kinds = [], []
-    for part in parts:
-        kinds.append(part.environment)
-        for note in part.notes:
-            if note.startswith(DIFFER):
-                key, _, values = note.removeprefix(DIFFER).partition(": ")
-                kinds += [part.environment | {key: value} for value in values.split(BETWEEN)]
-            else:
-                notes.append(note)
-    return list(dict.fromkeys([*notes, *mixed(kinds)]))
+    notes = [note for part in parts for note in part.notes if not environments.is_note(note)]
+    return list(dict.fromkeys([*notes, *environments.notes_of_pooled(parts)]))
 
 
 def _counted_again(parts: Sequence[Record]) -> list[str]:

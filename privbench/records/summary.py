@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from privbench.errors import UserError
-from privbench.records import schema
+from privbench.records import environments, schema
 from privbench.records.entries import (
     AttackCost,
     AttackedSeed,
@@ -33,10 +33,6 @@ from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, history, training_files
 from privbench.training.state import Prediction
-
-DIFFER = "the seeds differ in "
-# Of what they differ in: names of processors hold commas.
-BETWEEN = " | "
 
 
 def training(folder: Path, run: str) -> SeedTraining:
@@ -142,7 +138,7 @@ def summarise(
             dict.fromkeys(
                 [
                     *(note for trial in trials for note in trial["notes"]),
-                    *mixed([trial["environment"] for trial in trials]),
+                    *environments.notes([trial["environment"] for trial in trials]),
                 ]
             )
         ),
@@ -212,16 +208,6 @@ def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
         "audit": trial.get("audit"),
         "generators": trial.get("generators"),
     }
-
-
-def mixed(environments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
-    notes = []
-    for key in ("privbench", "python", "torch", "device", "machine", "threads", "lpips"):
-        values = sorted({str(environment.get(key)) for environment in environments})
-        if len(values) > 1:
-            notes.append(f"{DIFFER}{key}: {BETWEEN.join(values)}")
-    return notes
 
 
 def finish_cell(store: Store, cell: CellSpec) -> Path:

@@ -48,6 +48,7 @@ from reports.documents.table_names import (
     SECURE_GAN,
     TRAINED,
 )
+from reports.records import remarks
 from reports.records.labels import cell_place, round_text, unique
 from reports.records.measured import Measured
 from reports.tables import (
@@ -58,7 +59,6 @@ from reports.tables import (
     nearest,
     render,
     report_files,
-    sentences,
     variants,
 )
 from reports.tables.report import Report
@@ -226,7 +226,7 @@ def _places_of_noise(root: Path) -> str:
     for dataset in unique(r.cell.train.dataset for r in on_steps):
         of_data_set = model_accuracy.with_all_seeds([r for r in records if r.cell.train.dataset == dataset])
         tables.append(f"On `{dataset}`:\n\n{model_accuracy.over_seeds(of_data_set, TABLES)}")
-    return "\n\n".join([*tables, f"Noise on every step: {sentences.machines(on_steps)}."])
+    return "\n\n".join([*tables, f"Noise on every step: {remarks.machines(on_steps)}."])
 
 
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:

@@ -17,8 +17,8 @@ from reports.records import comparison, guarantees, measured
 from reports.records.labels import knowledge_text, label, place, round_place, unique
 from reports.records.measured import strongest
 from reports.records.number_text import NONE, range_text, spread_text
+from reports.records.remarks import machines
 from reports.tables import render
-from reports.tables.sentences import machines
 
 COLUMNS = (
     "defence", "attacked", "attack", "it knows", "PSNR, dB", "over the floor, dB", "epsilon", "accuracy, %",

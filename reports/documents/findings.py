@@ -13,7 +13,7 @@ from privbench.execution.ladder import UNTRAINED
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
-from reports.records import knowledge_sets, measured, published
+from reports.records import knowledge_sets, measured, published, remarks
 from reports.records.labels import attacker_text, knowledge_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, papers_attack, strongest
 from reports.records.number_text import NONE, range_text, span, spread_text, whole_numbers
@@ -136,7 +136,7 @@ def setting(records: Sequence[AttackRecord]) -> str:
             f"Data set {_named(t.dataset for t in train)}, {_named(t.backbone for t in train)}, "
             f"{span(sorted({t.clients for t in train}))} clients, preset {preset}; seeds {_seeds_text(records)}, "
             f"{span(sorted({r.scores.n for r in records}))} victims, images per gradient: {images}.{pooled_uploads(records)}",
-            f"{sentences.machines(records)}. {_revisions(records)}",
+            f"{remarks.machines(records)}. {_revisions(records)}",
         ]
     )
 
@@ -245,4 +245,4 @@ def _papers(records: Sequence[AttackRecord]) -> Measured:
 
 def _source(records: Sequence[AttackRecord], table: str = TABLE) -> str:
     """Where all numbers stand, the machine and the date."""
-    return f"[Table]({table}). {sentences.machines(records)}."
+    return f"[Table]({table}). {remarks.machines(records)}."

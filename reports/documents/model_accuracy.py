@@ -22,8 +22,8 @@ from reports.documents.published import seed_by_seed
 from reports.records import comparison, published
 from reports.records.labels import label, place, unique
 from reports.records.number_text import NONE, span, spread_text, whole_numbers
+from reports.records.remarks import machines
 from reports.tables import render
-from reports.tables.sentences import machines
 
 # Record's name of a model -> in words.
 MODELS = {

@@ -80,7 +80,7 @@ def _notes(contents: Contents, attacked: Sequence[AttackRecord]) -> list[str]:
     smoke = [r for r in contents.records if not is_quotable(r.cell.preset)]
     count = len(contents.records)
     return [
-        f"{count} cell{'s' * (count != 1)}, measured on {sentences.machines(contents.records)}.",
+        f"{count} cell{'s' * (count != 1)}, measured on {remarks.machines(contents.records)}.",
         *([SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:]] if smoke else []),
         *([CAVEAT] if attacked else []),
     ]

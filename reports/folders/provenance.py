@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from privbench import spec
-from privbench.records import schema
+from privbench.records import environments, schema
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.records import quotable
@@ -31,7 +31,6 @@ def entry(
     record: Record, scores: Mapping[str, str], messages: Sequence[CheckMessage], folder: str, *, is_folder: bool
 ) -> Entry:
     """The facts of one record; `scores` are its row of the long table, `folder` the name of where it lies."""
-    environment = record.environment
     facts = [
         ("record", record.id),
         *([("file", f"{folder}/cells/{record.id}/{schema.FILE_NAME}")] if is_folder else [("file", folder)]),
@@ -40,7 +39,11 @@ def entry(
         ("seeds", ", ".join(str(s.seed) for s in record.seeds)),
         ("training runs", ", ".join(each.id for each in record.cell.train_specs())),
         ("revision", revision(record)),
-        *((name, str(environment[name])) for name in ENVIRONMENT if environment.get(name) is not None),
+        *(
+            (name, " or ".join(environments.values(record, name)))
+            for name in ENVIRONMENT
+            if record.environment.get(name) is not None
+        ),
         *(("note", note) for note in record.notes),
         ("accuracy of each seed, %", _accuracies(record)),
         *((name, text) for name, text in scores.items() if name not in OWN_COLUMNS and text not in (NONE, "")),

@@ -10,6 +10,7 @@ from typing import Any
 from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution.ladder import UNTRAINED
+from privbench.records import environments
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from privbench.spec import CellSpec
@@ -70,17 +71,27 @@ def training_header(records: Sequence[Record], beside: str = NOT_BESIDE) -> list
     return [*_circumstances(records, "", beside), *notes]
 
 
+def machines(records: Sequence[Record]) -> str:
+    """Hardware, torch and dates of all seeds, e.g. "AMD EPYC, 2 cores, torch 2.13.0+cpu, 2026-11-22 to 2026-11-24"."""
+    return f"{'; '.join(unique(map(_hardware, records)))}, {_dates(records)}"
+
+
+def _hardware(record: Record) -> str:
+    """Which machine had which version, where seeds differ in both, is in no record."""
+    machine, cores, torch = (" or ".join(environments.values(record, name)) for name in ("machine", "cores", "torch"))
+    return f"{machine}, {cores} core{'s' * (cores != '1')}, torch {torch}"
+
+
+def _dates(records: Sequence[Record]) -> str:
+    return span(sorted({date for record in records for date in environments.values(record, "date")}))
+
+
 def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BESIDE) -> list[str]:
     preset_names = unique(r.cell.preset for r in records)
-    machines = unique(
-        f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
-        for e in (r.environment for r in records)
-    )
+    devices = [f"{' or '.join(environments.values(r, 'device'))}: {_hardware(r)}" for r in records]
     seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
-    dates = sorted({r.environment["date"] for r in records})
-    lines = [
-        f"Preset {', '.join(preset_names)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."
-    ]
+    what = f"Preset {', '.join(preset_names)}; seeds {' or '.join(seeds)}; {counted}"
+    lines = [f"{what}{'; '.join(unique(devices))}; {_dates(records)}."]
     if not all(map(is_quotable, preset_names)):
         lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
     shorter = [name for name in preset_names if name != "paper"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from privbench.records import checks
+from privbench.records import checks, environments
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from reports.records import comparison, grouping, guarantees, measured, quotable, table_checks
@@ -206,5 +206,5 @@ def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
         "checks": " ".join(checks.each_name(messages)),
-        **{name: r.environment[name] for name in ("device", "machine", "torch", "date")},
+        **{name: " or ".join(environments.values(r, name)) for name in ("device", "machine", "torch", "date")},
     }

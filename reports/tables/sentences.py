@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from privbench.records.schema import Record
 from privbench.scoring.statistics import Interval
 from reports.records.labels import knowledge_text, unique
 from reports.records.measured import Measured, identified_text
-from reports.records.number_text import range_text, span
+from reports.records.number_text import range_text
 
 SIGNIFICANT, BELOW = "a significant gain over the floor", "below the floor"
 FEW, NO = "too few seeds to compare with the floor", "no significant gain over the floor"
@@ -61,10 +58,3 @@ def _against_floor(row: Measured) -> str:
     words = verdict(row)
     words = f"That is {words}" if words in (SIGNIFICANT, ADJUSTED, BELOW) else words[0].upper() + words[1:]
     return f"{words}: {_gain(row.gain_db)}."
-
-
-def machines(records: Sequence[Record]) -> str:
-    """Hardware, torch and date, e.g. "AMD EPYC, 2 cores, torch 2.13.0+cpu, 2026-11-22"."""
-    each = [r.environment for r in records]
-    texts = unique(f"{e['machine']}, {e['cores']} core{'s' * (e['cores'] != 1)}, torch {e['torch']}" for e in each)
-    return f"{'; '.join(texts)}, {span(sorted({e['date'] for e in each}))}"
