@@ -3,7 +3,7 @@
 `paper` is the published schedule (FedCG 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay 1e-4, server
 distillation of 2,000 steps; NFL-CGAN and FedMD-CG have their protocols, privbench/data/paper_setup.py; Reptile has the schedule
 of its authors' code; SecureGAN and DP-GAN have FedCG's, as their paper prints no more than numbers of epochs).
-`standard` is that with a quarter of the rounds (docs/results/published-cifar10.md says what this changes). `quick` is ours: few
+`standard` is that with a third of the rounds (docs/results/published-cifar10.md says what this changes). `quick` is ours: few
 rounds at a higher learning rate, so that the sigmoid LeNet leaves its plateau. `smoke` runs in seconds and says nothing
 about accuracy.
 """
@@ -23,7 +23,7 @@ from privbench.spec import FULL_ROUNDS, SGD, Adam, CellSpec, Schedule, TrainSpec
 PRESETS = ("smoke", "quick", "standard", "paper")
 # Those with the papers' layouts, settings and schedules, up to the number of rounds.
 AS_PUBLISHED = ("standard", "paper")
-STANDARD_SHARE = 4  # one in so many of the published rounds
+STANDARD_SHARE = 3  # one in so many of the published rounds
 OPTIMISERS = ("task", "generator", "server")
 # What `changed` takes: every field of a schedule, and every setting of its optimisers.
 SCHEDULE_NAMES = (
@@ -245,7 +245,7 @@ def schedule_of(
 
 
 def shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a published schedule as the standard preset has them: a quarter of the rounds, rounded up, and no early stop."""
+    """Fields of a published schedule as the standard preset has them: a third of the rounds, rounded up, and no early stop."""
     if "rounds" not in fields:
         return dict(fields)
     rounds = math.ceil(fields["rounds"] / STANDARD_SHARE)

@@ -75,6 +75,11 @@ class Scores(NamedTuple):
     failures: int  # gave up or diverged
     not_applicable: int
 
+    @property
+    def applied(self) -> bool:
+        """Whether there was a victim to which the attack applies."""
+        return self.not_applicable < self.n
+
 
 class Floor(NamedTuple):
     """The best of the no-information floors."""

@@ -25,7 +25,7 @@ Partition = Annotated[
 Preset = Annotated[
     str,
     typer.Option(
-        help="smoke (seconds), quick (minutes, not the published schedule), standard (hours, a quarter of the published rounds) "
+        help="smoke (seconds), quick (minutes, not the published schedule), standard (hours, a third of the published rounds) "
         "or paper."
     ),
 ]

@@ -48,7 +48,6 @@ from reports.documents.table_names import (
     SECURE_GAN,
     TRAINED,
 )
-from reports.records import remarks
 from reports.records.labels import cell_place, round_text, unique
 from reports.records.measured import Measured
 from reports.tables import (
@@ -91,6 +90,8 @@ CLAIMS = {
 }
 # The printed table that the runs of the published schedule are compared with.
 TABLES = ["FedCG 1"]
+# Rounds after which training might have ended; the last is a third of those published.
+SHORTER = (5, 10, 15, 20, 25, 34)
 # Of the settings of the papers' attack that all columns have, the nearest.
 MOST_SETTINGS = 12
 
@@ -226,7 +227,7 @@ def _places_of_noise(root: Path) -> str:
     for dataset in unique(r.cell.train.dataset for r in on_steps):
         of_data_set = model_accuracy.with_all_seeds([r for r in records if r.cell.train.dataset == dataset])
         tables.append(f"On `{dataset}`:\n\n{model_accuracy.over_seeds(of_data_set, TABLES)}")
-    return "\n\n".join([*tables, f"Noise on every step: {remarks.machines(on_steps)}."])
+    return "\n\n".join(tables)
 
 
 def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
@@ -236,8 +237,9 @@ def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
         f"{name}-models": published.of_all(name, model_accuracy.table),
         f"{name}-orderings": published.of_all(name, model_accuracy.orderings, "FedCG", TABLES),
         f"{name}-nearest": published.of_all(name, model_accuracy.nearest, TABLES),
-        f"{name}-time": published.of_all(name, training_time.table),
-        f"{name}-shorter": published.of_all(name, model_accuracy.shorter, (5, 10, 15, 20, 25)),
+        f"{name}-time": lambda root: training_time.table(_with_all_seeds(root, name)),
+        f"{name}-shorter": lambda root: model_accuracy.shorter(_with_all_seeds(root, name), SHORTER),
+        f"{name}-shorter-leads": lambda root: model_accuracy.shorter_leads(_with_all_seeds(root, name), "FedCG", SHORTER[-1]),
         f"{name}-setting": published.of_all(name, model_accuracy.schedule),
     }
 
@@ -289,7 +291,7 @@ BLOCKS: Blocks = {
     INFERENCE: published.of_all(INFERENCE, _on("label distribution")),
     f"{INFERENCE}-membership": published.of_all(INFERENCE, _on("membership")),
     PROPERTY: published.of_all(PROPERTY, _text_of(inference_table.report)),
-    f"{TRAINED}-shorter": published.of_attacks(TRAINED, findings.between_rounds, 20, 25),
+    f"{TRAINED}-shorter": published.of_attacks(TRAINED, findings.between_rounds, 20, SHORTER[-1]),
     "published-runs": _published_runs,
     "earlier-revisions": _earlier_revisions,
     "published-claims": published.of_attacks(TRAINED, findings.beside_printed),

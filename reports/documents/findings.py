@@ -79,7 +79,7 @@ def beside_printed(records: Sequence[AttackRecord], round_: str = BEST) -> str:
 
 def _of_active(records: Sequence[AttackRecord]) -> str:
     """The strongest active server, of those that sent crafted networks to anybody."""
-    applied = [r for r in records if r.scores.not_applicable < r.scores.n]
+    applied = [r for r in records if r.scores.applied]
     if applied:
         return _named_score(strongest(applied))
     return f"sends the honest networks: {', '.join(f'`{r.attack}`' for r in records)}" if records else NONE

@@ -11,13 +11,16 @@ few images.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from statistics import fmean, stdev
 
 from privbench.errors import UserError
+from privbench.records import environments
 from privbench.records.schema import Record
 from privbench.scoring import statistics
 from privbench.scoring.statistics import LEAST_SEEDS
+from privbench.training.history import selected_accuracy
 from reports.documents.published import seed_by_seed
 from reports.records import comparison, published
 from reports.records.labels import label, place, unique
@@ -74,10 +77,10 @@ def with_all_seeds(records: Sequence[Record]) -> list[Record]:
     for name in unique(label(r.cell) for r in ordered):
         of_seed = {r.cell.seeds[0]: r for r in reversed(ordered) if label(r.cell) == name}
         seeds = sorted(of_seed)
-        each = [result for seed in seeds for result in of_seed[seed].seeds]
-        joined.append(
-            of_seed[seeds[0]].model_copy(update={"cell": of_seed[seeds[0]].cell.with_seeds(seeds), "seeds": each})
-        )
+        parts = [of_seed[seed] for seed in seeds]
+        first, results = parts[0], [result for part in parts for result in part.seeds]
+        notes = [note for note in first.notes if not environments.is_note(note)] + environments.notes_of_pooled(parts)
+        joined.append(first.model_copy(update={"cell": first.cell.with_seeds(seeds), "seeds": results, "notes": notes}))
     return joined
 
 
@@ -92,7 +95,7 @@ def over_seeds(records: Sequence[Record], tables: Sequence[str]) -> str:
             whole_numbers(record.cell.seeds),
         ])  # fmt: skip
     head = ["method", "printed", OWN_BEST, *(words.partition(",")[0] for words in MODELS.values()), "seeds"]
-    return render.markdown(head, rows)
+    return f"{render.markdown(head, rows)}\n\n{machines(records)}."
 
 
 def _spread(each: Sequence[float]) -> str:
@@ -185,34 +188,79 @@ def _ordering(printed_gap: float, difference: Difference, *, is_shown: bool) -> 
     """A measured difference, and how its sign stands to the printed one's."""
     if not difference:
         return NONE
-    mean, interval = fmean(difference), ""
-    if len(difference) >= LEAST_SEEDS:
-        half = statistics.of_means(difference).half_width
-        interval = f" [{mean - half:+.2f}, {mean + half:+.2f}]"
+    mean, text = fmean(difference), _with_interval(difference)
     if not printed_gap or not mean:
-        return f"{mean:+.2f}{interval}, no order"
+        return f"{text}, no order"
     same = "as printed" if (mean > 0) == (printed_gap > 0) else "reversed"
-    return f"{mean:+.2f}{interval}, {same if is_shown else 'not shown'}"
+    return f"{text}, {same if is_shown else 'not shown'}"
 
 
 def shorter(records: Sequence[Record], lengths: Sequence[int]) -> str:
     """A row a model and length: its accuracy had training ended after so many rounds, and how many orderings of columns stay.
 
-    A pair of columns keeps its order where the signs of the mean differences are the same. UserError where seeds differ.
+    A column is the mean over its seeds. A pair keeps its order where the mean differences over common seeds have the same sign.
     """
     columns = by_label(records)
-    if len({record.cell.seeds for record in columns.values()}) > 1:
-        raise UserError("these runs have other seeds, so that no differences are paired")
     rows = []
-    for model, words in MODELS.items():
-        whole = {name: fmean(accuracies(record, model)) for name, record in columns.items()}
+    for words, of in _CHOICES.items():
+        whole = {name: of(record, None) for name, record in columns.items()}
         for length in (*lengths, None):
-            means = {name: fmean(accuracies(record, model, length)) for name, record in columns.items()}
+            each = {name: of(record, length) for name, record in columns.items()}
             pairs = list(itertools.combinations(columns, 2))
-            kept = sum((means[a] > means[b]) == (whole[a] > whole[b]) for a, b in pairs)
-            row = [words.partition(",")[0], "all" if length is None else str(length)]
-            rows.append([*row, *(spread_text(mean, None, 1) for mean in means.values()), f"{kept} of {len(pairs)}"])
+            kept = sum((_lead(each, a, b) > 0) == (_lead(whole, a, b) > 0) for a, b in pairs)
+            row = [words, "all" if length is None else str(length)]
+            means = [spread_text(fmean(values.values()), None, 1) for values in each.values()]
+            rows.append([*row, *means, f"{kept} of {len(pairs)}"])
     return render.markdown(["model", "rounds", *columns, "pairs of columns in the order of all rounds"], rows)
+
+
+def shorter_leads(records: Sequence[Record], name: str, length: int) -> str:
+    """A row a rival and model: by how many points one method is above it after `length` rounds, and after all."""
+    columns = by_label(records)
+    rows = []
+    for rival in (other for other in columns if other != name):
+        for words, of in _CHOICES.items():
+            each = [_differences(of(columns[name], rounds), of(columns[rival], rounds)) for rounds in (length, None)]
+            rows.append([rival, words, str(len(each[0])), *map(_with_interval, each)])
+    head = [f"{name} against", "model", "seeds", f"after {length} rounds", "after all"]
+    how = (
+        f"{name} minus the other, in points, seed by seed. In brackets the 95% interval of Student's t, from {LEAST_SEEDS} seeds "
+        "on, of each number alone."
+    )
+    return f"{render.markdown(head, rows)}\n\n{how}"
+
+
+def _own_best(record: Record, within: int | None) -> dict[int, float]:
+    """Seed -> test accuracy in percent, mean over clients, each at its own best round of the first `within`."""
+    return {t.seed: fmean(selected_accuracy([e.model_dump() for e in t.rounds[:within]])) for t in record.training}
+
+
+def _of_model(model: str, record: Record, within: int | None) -> dict[int, float]:
+    return dict(zip([t.seed for t in record.training], accuracies(record, model, within), strict=True))
+
+
+# How an accuracy is chosen, in words -> a record and a number of rounds -> seed -> it.
+_CHOICES: dict[str, Callable[[Record, int | None], dict[int, float]]] = {
+    OWN_BEST: _own_best,
+    **{words.partition(",")[0]: partial(_of_model, model) for model, words in MODELS.items()},
+}
+
+
+def _differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """Of the seeds that both have."""
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def _lead(each: Mapping[str, Mapping[int, float]], one: str, other: str) -> float:
+    return fmean(_differences(each[one], each[other]))
+
+
+def _with_interval(difference: Sequence[float]) -> str:
+    mean = fmean(difference)
+    if len(difference) < LEAST_SEEDS:
+        return f"{mean:+.2f}"
+    half = statistics.of_means(difference).half_width
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 
 def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:

@@ -7,10 +7,10 @@ from statistics import median
 
 from privbench.records.schema import Record
 from reports.documents.model_accuracy import by_label
-from reports.records.number_text import span
+from reports.records.number_text import span, whole_numbers
 from reports.tables import render
 
-COLUMNS = ("method", "rounds", "least s a round", "median", "most", "minutes at the median")
+COLUMNS = ("method", "seeds", "rounds a seed", "least s a round", "median", "most", "minutes a seed, at the median")
 
 
 def table(records: Sequence[Record]) -> str:
@@ -21,8 +21,8 @@ def table(records: Sequence[Record]) -> str:
         seconds = [entry.seconds for entry in rounds]
         usual = median(seconds)
         rows.append([
-            name, span(sorted({len(training.rounds) for training in record.training})),
+            name, whole_numbers(record.cell.seeds), span(sorted({len(training.rounds) for training in record.training})),
             f"{min(seconds):,.0f}", f"{usual:,.0f}", f"{max(seconds):,.0f}",
-            f"{usual * len(rounds) / 60:,.0f}",
+            f"{usual * len(rounds) / len(record.training) / 60:,.0f}",
         ])  # fmt: skip
     return render.markdown(COLUMNS, rows)

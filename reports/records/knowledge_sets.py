@@ -111,14 +111,15 @@ def rows(
 ) -> list[LadderRow]:
     """The rows of one column, in the order of its attacks; floors are no attacks.
 
-    A set of knowledge is what attackers of one `text` have in common. `among` are the records of several columns: with them there
-    is a row for every set that one of them has, wherever an attack of this column lies within it.
+    A set of knowledge is what attackers of one `text` have in common, of those that apply to a victim: of a server that sent
+    everybody the honest networks there is no row. `among` are the records of several columns: with them there is a row for every
+    set that one of them has, wherever an attack of this column lies within it.
     """
     attacks = [r for r in column if r.attack not in registry.FLOORS]
     every = attacks if among is None else [r for r in among if r.attack not in registry.FLOORS]
     ladder_rows = []
     for each in unique(map(text, every)):
-        owners = [r for r in every if text(r) == each]
+        owners = [r for r in every if text(r) == each and r.scores.applied]
         if rivals := within(attacks, owners):
             ladder_rows.append(LadderRow(each, [r for r in attacks if text(r) == each], strongest(rivals)))
     return ladder_rows

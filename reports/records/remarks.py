@@ -98,7 +98,7 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
     subject = "This" if shorter == preset_names else f"Preset {' or '.join(shorter)}"
     if shorter == ["standard"]:
         lines.append(
-            f"{subject} is {NOT_PUBLISHED}: a quarter of its rounds and no early stop, all else as published. {beside}; "
+            f"{subject} is {NOT_PUBLISHED}: a third of its rounds and no early stop, all else as published. {beside}; "
             "`--preset paper` runs all of them."
         )
     elif shorter:

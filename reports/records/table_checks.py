@@ -103,7 +103,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
     -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is reported. A floor is no attack: what scores
     less than one is reported by `below_floor`. An attack that did not apply is not compared.
     """
-    attacks = [measured.of(r) for r in _attacks(column) if r.scores.not_applicable < r.scores.n]
+    attacks = [measured.of(r) for r in _attacks(column) if r.scores.applied]
     attacks.sort(key=lambda one: -one.scores.psnr_db)
     raised = []
     for more in attacks:

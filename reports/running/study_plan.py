@@ -8,13 +8,14 @@ from dataclasses import replace
 from privbench.errors import UserError
 from privbench.requests import specifications
 from privbench.requests.options import TrainingOptions
+from privbench.scoring.statistics import LEAST_SEEDS, LEAST_VICTIMS
 from privbench.spec import CellSpec
 from reports.running import study_reports
 from reports.studies import definition, study_cells
 from reports.studies.definition import Study
 
-# Of the attack table that may be published.
-FULL_VICTIMS, FULL_SEEDS = 64, 5
+# A seed of the attack table that `--full` asks for.
+FULL_VICTIMS = 64
 # A seed of the same at a first look.
 FIRST_VICTIMS = 8
 
@@ -64,7 +65,7 @@ def plan_table(
 ) -> tuple[Study, list[CellSpec]]:
     """The attack table: in `quick` a first look with few victims and one seed, unless `full` asks for the one to publish."""
     if training.preset == "quick":
-        training = replace(training, seeds=training.seeds or (FULL_SEEDS if full else 1))
+        training = replace(training, seeds=training.seeds or (LEAST_SEEDS if full else 1))
         victims = victims or (FULL_VICTIMS if full else FIRST_VICTIMS)
     return plan("attack-table", training, datasets, victims=victims, defenses=defenses)
 
@@ -78,9 +79,9 @@ def few(chosen: Study, cells: Sequence[CellSpec]) -> list[str]:
 def first_look(cells: Sequence[CellSpec]) -> str:
     """One line where the attack table has too few victims or seeds to be published, with what gives enough; else ""."""
     victims, seeds = (min(each) for each in ([c.victims for c in cells], [len(c.seeds) for c in cells]))
-    if victims >= FULL_VICTIMS and seeds >= FULL_SEEDS:
+    if victims * seeds >= LEAST_VICTIMS and seeds >= LEAST_SEEDS:
         return ""
     return (
-        f"A first look: {victims} victims a seed, {seeds} seed{'s' if seeds > 1 else ''}. The table to publish "
-        f"({FULL_VICTIMS} victims a seed, {FULL_SEEDS} seeds): make attack-table FULL=1, or privbench table --full"
+        f"A first look: {victims} victims a seed, {seeds} seed{'s' if seeds > 1 else ''}. A table to publish has "
+        f"{LEAST_SEEDS} seeds and {LEAST_VICTIMS} victims in all or more: make attack-table FULL=1, or privbench table --full"
     )

@@ -94,7 +94,8 @@ def how(records: Sequence[AttackRecord]) -> str:
     ]
     failed = " Behind the name stands for how many of the n victims it failed, if any; they count in the PSNR with their score."
     return (
-        "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less."
+        "A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less. "
+        f"{NONE} stands where no attack with all of it was made, or it applied to no victim."
         + (failed if any(row.best.scores.failures for row in cells) else "")
         + f" It is bold where {LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor "
         "lies above 0 while some image was reconstructed and, of several attacks that were chosen among, one gains by itself, "
@@ -143,7 +144,8 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     }
     for tag, alike in tags_of(records).items():
         cells = [_cell(rows[name].get(tag), tag, column, _of(lost, name)) for name, column in columns.items()]
-        body.append([f"{rungs(alike)} {tag}", *cells])
+        if any(cell != NONE for cell in cells):
+            body.append([f"{rungs(alike)} {tag}", *cells])
     body += _published_row("published, dB", columns, _published_psnr)
     body.append(row("n", lambda column: span(sorted({r.scores.n for r in column}))))
     if not is_quotable(records[0].cell.preset):

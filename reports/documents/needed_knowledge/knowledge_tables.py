@@ -60,7 +60,11 @@ def table(tables: Mapping[str, Sequence[AttackRecord]], method: str, round_: str
     every = in_rungs([r for c in columns.values() for r in c if r.attack not in registry.FLOORS])
     rows = [
         [FLOOR, *(f"{floor.psnr_db:.1f}" for floor in floors)],
-        *([tag, *(_cell(best[title].get(tag)) for title in columns)] for tag in unique(map(tag_of, every))),
+        *(
+            [tag, *(_cell(best[title].get(tag)) for title in columns)]
+            for tag in unique(map(tag_of, every))
+            if any(tag in of for of in best.values())
+        ),
     ]
     return render.markdown(["the server knows", *columns], rows)
 

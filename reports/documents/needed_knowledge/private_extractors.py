@@ -70,11 +70,11 @@ BY_GENERATOR = {
     words: (Attacker("FedCG", knowledge), Attacker("FedCG", AUXILIARY))
     for words, knowledge in {
         "an honest server, which uses it": WITH_GENERATOR,
-        "an active server, which crafts it": "active server + auxiliary + generator",
+        "an active server, which may craft it": "active server + auxiliary + generator",
     }.items()
 }
 # Seeds of FedCG were attacked there by unlike revisions of `imprint`, and by no other active server.
-MISSING = [("an active server, which crafts it", OFFICE_TITLE)]
+MISSING = [("an active server, which may craft it", OFFICE_TITLE)]
 # Data set -> a table that has the reference, of the same training where records of the settings are.
 PRIOR_ON = {"digits": COUNTERMEASURES}
 # A start of `calibrated` -> in words.

@@ -104,7 +104,11 @@ def by_round(method, levels):
     (seed,) = whole.seeds
     rounds = [
         seed.training.rounds[0].model_copy(
-            update={"models": {name: ModelAccuracy(validation=[a], test=[a - 1]) for name in model_accuracy.MODELS}}
+            update={
+                "models": {name: ModelAccuracy(validation=[a], test=[a - 1]) for name in model_accuracy.MODELS},
+                "validation_accuracy": [a],
+                "test_accuracy": [a + 3],
+            }
         )
         for a in levels
     ]
@@ -123,15 +127,35 @@ def test_a_shorter_training_is_the_beginning_of_the_whole_one():
         for line in model_accuracy.shorter(records, (1, 2, 3)).splitlines()
     ]
     head, rows = lines[0], {row[1]: row for row in lines if row[0] == "personal"}
+    # Tables have each client's own best round.
+    own = {row[1]: row[2:] for row in lines if row[0] == model_accuracy.OWN_BEST}
+    assert own["2"] == ["9.0", "43.0", "33.0", "2 of 3"]
+    assert own["all"] == ["11.0", "48.0", "53.0", "3 of 3"]
     assert head[2:5] == ["Local", "FedAvg", "FedCG"]
     assert rows["1"][2:] == ["4.0", "9.0", "19.0", "3 of 3"]
     # The best round by validation counts, and FedAvg is ahead.
     assert rows["2"][2:] == ["5.0", "39.0", "29.0", "2 of 3"]
     assert rows["3"][2:] == ["6.0", "39.0", "43.0", "3 of 3"]
     assert rows["all"][2:] == ["7.0", "44.0", "49.0", "3 of 3"]
-    other = records[0].model_copy(update={"cell": records[0].cell.model_copy(update={"seeds": (7,)})})
-    with pytest.raises(UserError, match="other seeds"):
-        model_accuracy.shorter([other, *records[1:]], (1,))
+
+
+def test_leads_of_a_shorter_training_are_of_the_seeds_that_both_methods_have():
+    fedcg = with_models(record("fedcg", seeds=range(5)), lambda s: 50.0 + s)
+    fedavg = with_models(record("fedavg", seeds=range(6)), lambda s: 47.0 + 2 * s)
+    text = model_accuracy.shorter_leads([fedcg, fedavg], "FedCG", 1)
+    rows = {
+        row[1]: row[2:] for row in (line.strip("| ").split(" | ") for line in text.splitlines()) if row[0] == "FedAvg"
+    }
+    # 3 - s, of five seeds.
+    half = 2.776 * 2.5**0.5 / 5**0.5
+    lead = f"+1.00 [{1 - half:+.2f}, {1 + half:+.2f}]"
+    assert rows["broadcast"] == ["5", lead, lead]
+    assert set(rows) == {model_accuracy.OWN_BEST, "personal", "uploaded", "broadcast"}
+    few = with_models(record("fedavg", seeds=range(4)), lambda s: 47.0 + 2 * s)
+    assert "| FedAvg | broadcast | 4 | +1.50 | +1.50 |" in model_accuracy.shorter_leads([fedcg, few], "FedCG", 1)
+    # Both are 52% on average, but FedCG is ahead on the seeds that both have.
+    (line,) = (line for line in model_accuracy.shorter([fedcg, fedavg], ()).splitlines() if "| broadcast |" in line)
+    assert line.endswith("| all | 52.0 | 52.0 | 1 of 1 |")
 
 
 def test_seeds_of_several_records_stand_together_each_once():
@@ -146,8 +170,11 @@ def test_seeds_of_several_records_stand_together_each_once():
     assert [r.cell.seeds for r in joined] == [(0,), (0, 1, 2)]
     text = model_accuracy.over_seeds(joined, ["FedCG 1"])
     rows = {
-        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()[2:]
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in text.splitlines()[2:]
+        if line.startswith("|")
     }
+    assert text.endswith("test, 2 cores, torch 2, 2026-01-01.")
     # 50, 52 and 54; accuracies of the personal model are 40 + s and 44, in the mean 42 + s / 2.
     assert rows["FedCG"] == ["47.5 ± 0.7", "42.5 ± 0.5", "42.5 ± 0.5", "42.5 ± 0.5", "52.0 ± 2.0", "0 to 2"]
     assert rows["FedAvg"] == ["47.2 ± 0.2", "42.0", "42.0", "42.0", "40.0", "0"]

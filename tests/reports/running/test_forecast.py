@@ -96,4 +96,7 @@ def test_a_table_of_few_victims_says_what_gives_the_one_to_publish():
     assert line.startswith("A first look: 8 victims a seed, 1 seed. ")
     assert "make attack-table FULL=1" in line
     assert study_plan.first_look(cells(seeds=5, victims=8)).startswith("A first look: 8 victims a seed, 5 seeds. ")
+    assert study_plan.first_look(cells(seeds=4, victims=64)).startswith("A first look: 64 victims a seed, 4 seeds. ")
+    assert "5 seeds and 64 victims in all" in line
+    assert study_plan.first_look(cells(seeds=5, victims=13)) == ""
     assert study_plan.first_look(cells(seeds=5, victims=64)) == ""

@@ -56,10 +56,10 @@ def test_every_study_has_cells_in_every_preset(name, preset):
 
 
 @pytest.mark.parametrize("name", study_files.names())
-def test_the_standard_preset_has_every_published_cell_with_a_quarter_of_the_rounds(name):
+def test_the_standard_preset_has_every_published_cell_with_a_third_of_the_rounds(name):
     for short, whole in zip(cells_of(name, "standard"), paper(name), strict=True):
         full = whole.train.schedule
-        rounds = -(-full.rounds // 4)
+        rounds = -(-full.rounds // 3)
         assert short.train.schedule == full.model_copy(update={"rounds": rounds, "patience": rounds})
         assert short.train.model_copy(update={"schedule": full}) == whole.train
         kept = whole.observed_rounds
