@@ -92,6 +92,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         *loaded.notes,
         *([] if is_said else _mode_assumed(module)),
         *_notes(module, model, received),
+        *([] if truth is None or scale is None else _constant(scale)),
     )
     about = _about(model, received, request)
     result = AuditResult(rows, missing, about, warnings, notes, request.out, truth, floors)
@@ -233,6 +234,12 @@ def _not_made(rows: Sequence[AuditRow], missing: Sequence[AttackFailure]) -> lis
         f"NOTHING WAS ATTACKED: the rows are floors, which anybody returns without an upload. Of {len(missing)} attacks none could "
         f"be made, e.g. {missing[0].attack}: {missing[0].reason}"
     ]
+
+
+def _constant(scale: FeatureScale) -> list[str]:
+    """That features without a spread are not scored."""
+    count = int((~scale.varying).sum())
+    return [f"Constant features, which no score counts: {count} of {len(scale.std)}."] if count else []
 
 
 def _notes(module: nn.Module, model: ModuleModel, received: Received) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def captured(
             f"round {round_.number} of {folder} does not say of how many images its messages are; add --batch-size"
         )
     broadcast = round_.broadcasts[first.broadcast]
+    _check_broadcast(broadcast, names, f"round {round_.number} of {folder}")
     labels = [message.labels for message in messages if message.labels is not None]
     is_declared = local is not None or steps is not None or rate is not None
     if first.kind == "gradient" and is_declared:
@@ -95,13 +96,15 @@ def captured(
     )
     truth = read_truth(capture, round_.number)
     complete = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
-    whole = len(complete) == len(chosen)
+    forms = {(t.inputs.shape, t.targets.shape, t.targets.dtype) for t in complete}
+    whole = len(complete) == len(chosen) and len(forms) == 1
     notes = _notes(round_.number, first, capture, behind if is_declared else None)
     if others := [round_.messages[n] for n in named if n not in chosen]:
         notes.append(_left_out(messages, others))
     if truth and not whole:
         notes.append(
-            f"The truth that was kept is not that of {examples} image(s) behind each message, so nothing is scored by it."
+            f"The truth that was kept is not that of {examples} image(s) of one form behind each message, so nothing is scored "
+            "by it."
         )
     if any(_changed(message, broadcast) for message in messages):
         read_by = "`update-matching` alone reads" if received.statistics else "No attack reads"
@@ -180,8 +183,11 @@ def _differs(name: str, value: object) -> bool:
 def _alike(message: Message, first: Message) -> bool:
     """Whether two messages came about in the same way, so that they are one table."""
     same = ("kind", "of", "examples", "broadcast", "training", "local")
-    return message.parameters.keys() == first.parameters.keys() and all(
-        getattr(message, name) == getattr(first, name) for name in same
+    labels = [None if each.labels is None else (each.labels.shape, each.labels.dtype) for each in (message, first)]
+    return (
+        message.parameters.keys() == first.parameters.keys()
+        and (labels[0] == labels[1] or None in labels)
+        and all(getattr(message, name) == getattr(first, name) for name in same)
     )
 
 
@@ -208,10 +214,9 @@ def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -
             raise UserError(f"'{name}' of the capture does not have the module's shape {list(names.parameters[name])}")
         if messages[0].kind == "weights":
             before = broadcast.parameters.get(name)
-            if before is None or tuple(before.shape) != names.parameters[name]:
-                held = "nothing" if before is None else f"shape {list(before.shape)}"
+            if before is None:
                 raise UserError(
-                    f"'{name}' of the weights before has {held}, but shape {list(names.parameters[name])} in the module"
+                    f"'{name}' of the weights before has nothing, but shape {list(names.parameters[name])} in the module"
                 )
             each = [_difference(t, before) for t in each]
         stacked[name] = torch.stack(each)
@@ -248,6 +253,16 @@ def _check_module(capture: Captured, names: Names) -> None:
             recorded = f"shape {list(shapes[name])}" if name in shapes else "nothing"
             raise UserError(
                 f"{capture.folder} is of another module: '{name}' has shape {list(shape)} in this one, and {recorded} there"
+            )
+
+
+def _check_broadcast(broadcast: BroadcastModel, names: Names, where: str) -> None:
+    """UserError where a tensor that went down does not have the module's shape."""
+    expected = names.parameters | names.buffers
+    for name, t in {**broadcast.parameters, **broadcast.buffers}.items():
+        if name in expected and tuple(t.shape) != expected[name]:
+            raise UserError(
+                f"'{name}' of the weights before in {where} has shape {list(t.shape)}, but {list(expected[name])} in the module"
             )
 
 

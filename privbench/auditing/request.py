@@ -41,7 +41,9 @@ Numbers = float | Sequence[float] | Tensor | None
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What is audited; each field is an option of `privbench audit`.
+    """What is audited, as options of `privbench audit` say it.
+
+    `loss` and `local` are of Python alone; `head` and `extractor` are `--split` there.
 
     received     what the server got: a folder that privbench.capture wrote, or a value of inputs.Received; or, in its place,
     round        of the captured ones; default: the first with messages
@@ -234,7 +236,7 @@ class AuditRequest:
         if callable(self.loss):
             return self.loss
         if self.loss != CROSS_ENTROPY:
-            raise UserError(f"--loss is {CROSS_ENTROPY}, or a callable in Python, but '{self.loss}' was given")
+            raise UserError(f"loss is {CROSS_ENTROPY}, or a callable in Python, but '{self.loss}' was given")
         return None
 
     def true_images(self, numbers: int, form: InputForm, loaded: FromCapture) -> tuple[Tensor, Tensor | None] | None:

@@ -30,6 +30,10 @@ from reports.tables.report import Report, Table
 
 STEM = "audit"  # of the files of a result
 UNSCORED = "UNSCORED: no truth was given, so that nothing here says how near an image is to the client's."
+NO_SPREAD = (
+    "UNSCORED: one vector alone, or vectors that are all alike, have no spread that errors could be measured in; give the mean and "
+    "the standard deviation of every feature (mean, std), or auxiliary vectors."
+)
 ABOUT_EXPLAINED = (
     "'explained' is how much of a message its images explain, in percent (100: all of it), the median over messages, and 'by grey' "
     "how much grey images with the same labels do. Another image than the true one may explain as much; where grey explains nearly "
@@ -177,7 +181,7 @@ class AuditResult:
             notes.append("'error' is the mean absolute one in standard deviations of each feature; R2 over features.")
         else:
             title = "Attacks, unscored"
-            notes.append(UNSCORED)
+            notes.append(UNSCORED if self.truth is None or self.is_drawn else NO_SPREAD)
         columns += ["explained (%)", "by grey (%)", "labels", "ended"]
         notes += [ABOUT_EXPLAINED, *self._messages()]
         return Table(title, columns, [self._cells(row) for row in self.rows], notes)

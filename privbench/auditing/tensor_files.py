@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ from privbench.tensors import Params
 
 KINDS = (".safetensors", ".npz")
 NPY = ".npy"
-HEADER_BYTES = 2**16  # of one member of an npz; NumPy writes 128
+HEADER_BYTES = 2**12  # of one member of an npz; NumPy writes 128
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes members
 NUMBERS = "biuf"  # NumPy's kinds of numbers
 LARGEST_NUMBER = 8  # bytes; torch has no extended precision
 ITEM_BYTES = 8  # of one number, at most
@@ -87,9 +89,11 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    # A compressed array may be damaged, an encrypted one needs a password.
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise UserError(f"{path} is no sound {path.suffix[1:]} file ({short(error)})") from error
+    # A compressed array may be damaged, an encrypted one needs a password, and Python's parser gives up on deeply nested headers.
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, MemoryError, TokenError) as error:
+        raise UserError(
+            f"{path} is no sound {path.suffix[1:]} file ({short(error) or type(error).__name__})"
+        ) from error
 
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -102,6 +106,8 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         )
     if len(members) > limits.TENSORS:
         raise ValueError(f"it holds {len(members)} arrays, more than {limits.TENSORS}")
+    if other := [m.filename for m in members if m.compress_type not in PACKED]:
+        raise ValueError(f"'{short(other[0])}' is packed in another way than numpy.savez packs")
     names = [m.filename for m in members]
     if len(set(names)) < len(names):
         raise ValueError("it names an array twice")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ def examples(values: Metrics) -> int | None:
     """How many training examples a client says that it has; None where it does not, or has none."""
     for name in EXAMPLES:
         count = values.get(name)
-        if isinstance(count, int | float) and count > 0:
+        if isinstance(count, int | float) and 0 < count < math.inf:
             return int(count)
     return None
 

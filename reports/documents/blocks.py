@@ -239,7 +239,9 @@ def _accuracies(name: str) -> dict[str, Callable[[Path], str]]:
         f"{name}-nearest": published.of_all(name, model_accuracy.nearest, TABLES),
         f"{name}-time": lambda root: training_time.table(_with_all_seeds(root, name)),
         f"{name}-shorter": lambda root: model_accuracy.shorter(_with_all_seeds(root, name), SHORTER),
-        f"{name}-shorter-leads": lambda root: model_accuracy.shorter_leads(_with_all_seeds(root, name), "FedCG", SHORTER[-1]),
+        f"{name}-shorter-leads": lambda root: model_accuracy.shorter_leads(
+            _with_all_seeds(root, name), "FedCG", SHORTER[-1]
+        ),
         f"{name}-setting": published.of_all(name, model_accuracy.schedule),
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -19,11 +20,13 @@ from markupsafe import Markup
 
 from privbench.system import files, printable
 from privbench.system.printable import one_line
+from reports.records.number_text import NONE
 from reports.records.remarks import NOT_PUBLISHED
 from reports.tables import render
 from reports.tables.report import Report, Table
 
 PAPER = "paper preset"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes
 
 
 def write(report: Report, stem: Path) -> list[Path]:
@@ -44,8 +47,13 @@ def _write(forms: Mapping[str, Callable[[Report], str]], report: Report, stem: P
 
 
 def csv(report: Report) -> str:
-    """The numbers at full precision, a line a row."""
-    return str(pd.DataFrame(list(report.numbers)).to_csv(index=False))
+    """The numbers at full precision, a line a row; an apostrophe stands before a text that a spreadsheet would compute."""
+    rows = [{_plain(name): _plain(value) for name, value in row.items()} for row in report.numbers]
+    return str(pd.DataFrame(rows).to_csv(index=False))
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value != NONE and value.startswith(FORMULA) else value
 
 
 def markdown(report: Report) -> str:

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from privbench.capture import LocalWork, read
+from privbench.capture import LocalWork, flower_records, read
 from privbench.capture.flower import CaptureMod, capturing
 from privbench.errors import UserError
 
@@ -81,6 +81,13 @@ def test_numbers_are_recorded_and_text_is_not(tmp_path):
     _, message = captured(tmp_path / "client-5")
     assert message.metrics == {"num-examples": 7, "loss": float("inf"), "counts": (3, 4)}
     assert message.examples == 7
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("-inf"), float("nan"), 0, -3])
+def test_a_number_of_examples_that_is_none_is_not_taken(count):
+    """It comes from a client, so that an error would end the server's run."""
+    assert flower_records.examples({"num-examples": count}) is None
+    assert flower_records.examples({"num-examples": 2.0}) == 2
 
 
 def test_messages_of_other_types_failures_and_messages_without_arrays_are_passed_on(tmp_path):

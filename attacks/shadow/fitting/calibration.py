@@ -34,6 +34,7 @@ TAU_OF_UNKNOWN = 0.1
 FOLDS = 4  # at most
 UNLIKE_ERROR = 0.01  # of a squared feature in (0, 1), about what a fit to few noised images has
 LEAST_ERROR = 0.003  # a held-out error below which nothing is gained by trusting the fit more
+LEAST_SPREAD = 1e-12  # a variance of an image's features: an upload of zeros has one and the same number throughout
 
 
 class Fit(NamedTuple):
@@ -47,7 +48,7 @@ class HeldOut(NamedTuple):
     """What fits without some images of a client say of those."""
 
     fits: tuple[Params, ...]
-    rows: tuple[int, ...]  # of each fit one image that it was not given
+    rows: tuple[int, ...]  # of each fit one image that it was not given, one whose features are known if there is any
     error: float  # root mean square error of phi E(x) on all of them, relative as TAU is; inf: there is no image
 
 
@@ -61,13 +62,14 @@ class Candidate(NamedTuple):
 def pairs(
     images: Tensor, h: Tensor, mask: Tensor | None, noise: Tensor | None, model: Model, tau: float = TAU
 ) -> Pairs:
-    """Images [n, C, H, W] and their features [n, c, s, s]; those that are not finite count for nothing."""
+    """Images [n, C, H, W] and their features [n, c, s, s]; those that are not finite, or all alike, count for nothing."""
     sound = h.flatten(1).isfinite().all(1)
     h = h.where(sound[:, None, None, None], 0.5)
     target = inversion.undone(model, h) if noise is None else h
+    spread = inversion.spread(target, torch.ones_like(target, dtype=torch.bool) if mask is None else mask)
+    sound = sound & (spread > LEAST_SPREAD)
     if noise is None:
-        every = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
-        precision = 1 / inversion.spread(target, every).clamp_min(1e-12) / tau**2
+        precision = 1 / spread.clamp_min(LEAST_SPREAD) / tau**2
     else:
         precision = 1 / (tau**2 + noise)
     whole = precision.where(sound, 0.0)[:, None, None, None].expand_as(target)
@@ -138,7 +140,13 @@ def judged(how: Calibration, one: Pairs, fits: Sequence[Params]) -> HeldOut:
         squares += 0.0 if how.exact else 2 * float((weight * (UNLIKE_ERROR + nu)).square().sum())
     square = max(total / weight_seen, 0.0) + squares**0.5 / weight_seen if weight_seen else torch.inf
     error = max(square**0.5, LEAST_ERROR)
-    return HeldOut(tuple(fits), tuple(int(out.nonzero()[0]) for out in outs), error)
+    return HeldOut(tuple(fits), tuple(_first_known(one, out) for out in outs), error)
+
+
+def _first_known(one: Pairs, out: Tensor) -> int:
+    """The first of some images [n] bool whose features are known; the first of all where none is."""
+    known = out & (one.precision > 0).flatten(1).any(1).cpu()
+    return int((known if bool(known.any()) else out).nonzero()[0])
 
 
 def features(how: Calibration, params: Params, images: Tensor) -> Tensor:

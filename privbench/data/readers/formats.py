@@ -16,6 +16,7 @@ import threading
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -43,6 +44,7 @@ PICTURES = {
 }  # fmt: skip
 KINDS = tuple(dict.fromkeys(PICTURES.values()))
 MOST_PIXELS = 2**25  # of one picture: a small file may announce gigabytes
+MOST_OF_USPS = 2**24  # numbers of one part of USPS; the larger has 7,291 images of 256
 _OPENING = threading.Lock()  # warnings are filtered for all threads at once
 
 
@@ -143,6 +145,8 @@ def listed_images(folder: Path, names: Path) -> Images:
         name, _, label = line.partition(" ")
         if not label.strip().isdigit():
             raise damaged(names, f"its line '{line[:40]}' is not a file name and a label")
+        if Path(name).name != name or name == "..":
+            raise damaged(names, f"its line '{line[:40]}' names a file outside the folder")
         images.append(to_32(image(folder / name)[None])[0])
         labels.append(int(label))
     count = sum(1 for _ in folder.glob("*.png"))
@@ -157,12 +161,27 @@ def usps_h5(path: Path) -> tuple[Images, Images]:
     for part in ("train", "test"):
         try:
             with h5py.File(path, "r") as file:
-                data, labels = np.asarray(file[part]["data"], np.float64), np.asarray(file[part]["target"]).reshape(-1)
+                data = np.asarray(_own(file, f"{part}/data"), np.float64)
+                labels = np.asarray(_own(file, f"{part}/target")).reshape(-1)
             pixels = _bytes(data)
         except BROKEN as error:
             raise damaged(path, f"no readable group {part}") from error
         sets.append(labelled(path, to_colour(torch.from_numpy(pixels)), labels))
     return sets[0], sets[1]
+
+
+def _own(file: h5py.File, name: str) -> h5py.Dataset:
+    """A data set whose numbers lie in the file itself; ValueError where it leads elsewhere, or announces more than USPS has."""
+    at: Any = file
+    for step in name.split("/"):
+        if not isinstance(at, h5py.Group) or not isinstance(at.get(step, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is missing, or a link")
+        at = at[step]
+    if not isinstance(at, h5py.Dataset) or at.external is not None or at.is_virtual:
+        raise ValueError(f"{name} is no data set of this file")
+    if at.size is None or at.size > MOST_OF_USPS:
+        raise ValueError(f"{name} announces {at.size} numbers, more than {MOST_OF_USPS}")
+    return at
 
 
 def usps_libsvm(path: Path) -> Images:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 HEADER = 128
+SMALL = 2**24  # bytes that any element may unpack to
+SHRUNK = 64  # how many times its own size a larger one may: pictures hardly shrink, an element that is made to fill memory does
 MATRIX, COMPRESSED = 14, 15
 NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 
@@ -36,10 +38,7 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
         outer = _element(memoryview(data), at, order)
         at = outer.end
         if outer.kind == COMPRESSED:
-            try:
-                outer = _element(memoryview(zlib.decompress(outer.body)), 0, order)
-            except zlib.error as error:
-                raise ValueError(f"an element does not decompress ({error})") from error
+            outer = _element(memoryview(_unpacked(outer.body)), 0, order)
         if outer.kind == MATRIX:
             _, dims, name, values = _parts(outer.body, order)
             shape = np.frombuffer(dims.body, f"{order}i4")
@@ -47,6 +46,20 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
                 flat = np.frombuffer(values.body, order + NUMBERS[values.kind])
                 matrices[bytes(name.body).decode("ascii")] = flat.reshape(shape, order="F")
     return matrices
+
+
+def _unpacked(body: memoryview) -> bytes:
+    """An element's bytes; ValueError where they are damaged, or more than a file of pictures would have."""
+    most, unpacking = max(SMALL, SHRUNK * len(body)), zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(body, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"an element does not decompress ({error})") from error
+    if len(unpacked) > most:
+        raise ValueError(f"an element of {len(body)} bytes unpacks to more than {most}")
+    if not unpacking.eof:
+        raise ValueError("a compressed element is cut off")
+    return unpacked
 
 
 def _parts(body: memoryview, order: str) -> list[Element]:

@@ -37,11 +37,15 @@ def _verdict(column: Column, lost: Sequence[Gap]) -> str:
     sentences = []
     if gained:
         sentences.append(f"gains significantly over the floor at {_how({w: significant[w] for w in gained})}.")
-    few = sorted({row.gain_db.seeds for best in attackers.values() for row in best if row.gain_db.is_few})
-    if not_gained and few:
-        sentences.append(f"{span(few)} seed(s) are too few to say where an attack gains significantly.")
-    elif not_gained:
-        where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
+    of_few = [when for when in not_gained if any(row.gain_db.is_few for row in attackers[when])]
+    if of_few:
+        seeds = sorted({row.gain_db.seeds for when in of_few for row in attackers[when] if row.gain_db.is_few})
+        where = f" at {_rounds(of_few)}" if len(of_few) < len(attackers) else ""
+        sentences.append(
+            f"{span(seeds)} seed{'s are' if seeds != [1] else ' is'} too few to say whether an attack gains significantly{where}."
+        )
+    if not_gained := [when for when in not_gained if when not in of_few]:
+        where = f"at {_rounds(not_gained)}" if len(not_gained) < len(attackers) else "at any attacked round"
         sentences.append(
             f"With no set of knowledge does the strongest attack gain significantly {where}, which bounds these attacks and is no "
             "proof of privacy."

@@ -221,6 +221,36 @@ def test_the_input_of_an_mlp_on_tabular_data_is_recovered_to_rounding(cancer, tm
     assert not (tmp_path / "audit-grid.png").exists()
 
 
+def audit_of_rows(x, y, folder):
+    """Of an MLP on tabular data whose features nobody described, one row a message."""
+    module = user_modules.mlp()
+    gradients = [gradient_of(module, row[None], label[None]) for row, label in zip(x, y, strict=True)]
+    stacked = {n: torch.stack([g[n] for g in gradients]) for n in gradients[0]}
+    return privbench.audit(
+        module, gradients=stacked, truth=(x, y), input_shape=[30], mode="eval", attack=["staged", "grey"], out=folder
+    )
+
+
+def test_a_feature_that_no_victim_varies_hides_no_reconstruction(cancer, tmp_path):
+    """Such as a one-hot column: in units of its spread, 0, any rounding would be infinitely wrong."""
+    x, y, mean, std = cancer
+    rows = torch.tensor([0, 20, 1])
+    units = ((x[rows] - mean) / std).index_fill(1, torch.tensor([4, 7]), 0.0)
+    result = audit_of_rows(units, y[rows], tmp_path)
+    table = result.frame().set_index("attack")
+    assert table["error_std"]["staged"] < 1e-3 < 0.1 < table["error_std"]["grey"] < 10
+    assert table["r2"]["staged"] == pytest.approx(1, abs=1e-5)
+    assert "Constant features, which no score counts: 2 of 30." in result.notes
+
+
+def test_one_vector_alone_is_unscored_and_says_what_would_score_it(cancer, tmp_path):
+    x, y, mean, std = cancer
+    text = repr(audit_of_rows((x[:1] - mean) / std, y[:1], tmp_path))
+    assert "UNSCORED: one vector alone" in text
+    assert "give the mean and the standard deviation of every feature" in text
+    assert "no truth was given" not in text
+
+
 def test_a_module_that_vmap_cannot_batch_is_attacked_one_message_after_another(tmp_path):
     class Peeking(nn.Module):
         def __init__(self):
@@ -425,7 +455,7 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"std": 0.0}, "--std should be above 0"),
         ({"range": (1, 0)}, "--range takes a lower and a higher end"),
         ({"shared": ["generator"]}, "there is no part 'generator'; known: extractor, classifier"),
-        ({"loss": "mse"}, "--loss is cross-entropy, or a callable in Python"),
+        ({"loss": "mse"}, "loss is cross-entropy, or a callable in Python"),
         ({"attack": "macthing"}, "unknown attack 'macthing'; did you mean 'matching'"),
         ({"attack": "posterior"}, "posterior weighs the noise that uploads carry, but these carry none"),
         ({"attack": "surrogate"}, "surrogate attacks private extractors"),

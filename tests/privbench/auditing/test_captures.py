@@ -205,6 +205,44 @@ def test_weights_whose_broadcast_lacks_a_parameter_are_refused_in_one_line(tmp_p
         captured(tmp_path / "run", module)
 
 
+@pytest.mark.parametrize(
+    ("is_gradient", "name"), [(True, "0.running_mean"), (False, "0.running_mean"), (False, "0.weight")]
+)
+def test_a_broadcast_of_other_shapes_is_refused_in_one_line(is_gradient, name, tmp_path):
+    module = nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 3))
+    state = module.state_dict()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast({**state, name: torch.zeros(7)})
+        if is_gradient:
+            F.cross_entropy(module(torch.rand(4, 30)), torch.zeros(4, dtype=torch.int64)).backward()
+            seen.gradient(batch_size=4)
+        else:
+            work = LocalWork.of(torch.optim.SGD(module.parameters(), lr=0.1), steps=1)
+            seen.update(state, client=0, examples=4, local=work)
+    with pytest.raises(
+        UserError, match=rf"'{name}' of the weights before in round 0 .* has shape \[7\], but \[30\] in"
+    ):
+        captured(tmp_path / "run", module)
+
+
+def test_truth_of_several_forms_is_not_stacked_and_said(tmp_path):
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 3))
+    with privbench.capture(module, tmp_path / "run", truth=True) as seen:
+        seen.broadcast()
+        for client, side in enumerate((8, 9)):
+            x, y = torch.rand(2, 1, side, side), torch.tensor([0, 1])
+            module.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            seen.gradient(batch_size=2, client=client, truth=(x, y))
+    came = captured(tmp_path / "run", module)
+    assert came.received.count == 2
+    assert came.truth is None
+    assert came.notes[-1] == (
+        "The truth that was kept is not that of 2 image(s) of one form behind each message, so nothing is scored by it."
+    )
+    assert captured(tmp_path / "run", module, clients=[1]).truth[0].shape == (1, 2, 1, 9, 9)
+
+
 WORK = LocalWork(2, 4, "SGD", {"lr": 0.1, "momentum": 0, "weight_decay": 0.01})
 
 
@@ -312,4 +350,4 @@ def test_truth_that_is_left_out_and_buffers_that_changed_are_said(tmp_path):
     assert still.truth is not None
     other = captured(tmp_path / "run", module, batch_size=1)
     assert other.truth is None
-    assert any("is not that of 1 image(s) behind each message" in note for note in other.notes)
+    assert any("is not that of 1 image(s) of one form behind each message" in note for note in other.notes)

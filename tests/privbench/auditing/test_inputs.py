@@ -144,6 +144,21 @@ def lying():
     return file.getvalue()
 
 
+def nested(sign, end="", at_most=60_000):
+    """A header that Python's parser gives up on."""
+    header = (sign * (at_most // len(sign)) + end).encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+
+
+def by_lzma():
+    """A member whose decoder would take whatever memory its head asks for."""
+    file, array = io.BytesIO(), io.BytesIO()
+    np.save(array, np.zeros((2, 16, 30)))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("0.weight.npy", array.getvalue())
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -152,6 +167,11 @@ def lying():
         ("state.npz", member("data.pkl", pickle.dumps({})), "'data.pkl' is no array; a pickle is never read"),
         ("state.npz", member("0.weight.npy", objects()), "holds object, not numbers; a pickle is never read"),
         ("state.npz", member("0.weight.npy", lying()), "does not have the size that it announces"),
+        ("state.npz", member("0.weight.npy", nested("[")), "is no sound npz file"),
+        ("state.npz", member("0.weight.npy", nested("-", "1")), "is no sound npz file"),
+        ("state.npz", member("0.weight.npy", nested("not ", "1")), "is no sound npz file"),
+        ("state.npz", member("0.weight.npy", nested("(", at_most=4_000)), "is no sound npz file"),
+        ("state.npz", by_lzma(), "'0.weight.npy' is packed in another way than numpy.savez packs"),
         ("state.npz", damaged(), "is no sound npz file .*invalid block type"),
         ("state.npz", zeros(), "bytes of it announce .*; write it again with numpy.savez"),
         ("state.npz", overlapping(), "bytes of it announce .*; write it again with numpy.savez"),

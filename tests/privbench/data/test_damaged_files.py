@@ -4,7 +4,10 @@ import gzip
 import pickle
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 
 from privbench import data
@@ -61,6 +64,69 @@ def test_a_mat_file_that_ends_too_early_says_so(tmp_path, size):
     folders.mat(tmp_path / "some.mat", [1, 2], compressed=False)
     with pytest.raises(ValueError, match="ends in the middle"):
         matfile.arrays((tmp_path / "some.mat").read_bytes()[:size])
+
+
+def test_a_mat_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(matfile, "SMALL", 2**16)
+    whole = {"X": np.zeros((32, 32, 3, 400), np.uint8), "y": np.ones((400, 1), np.uint8)}
+    scipy.io.savemat(tmp_path / "some.mat", whole, do_compression=True)
+    with pytest.raises(ValueError, match=r"of \d+ bytes unpacks to more than \d+"):
+        matfile.arrays((tmp_path / "some.mat").read_bytes())
+    # Random pictures hardly shrink, however many they are.
+    folders.mat(tmp_path / "other.mat", [1] * 400)
+    assert matfile.arrays((tmp_path / "other.mat").read_bytes())["X"].nbytes > 2**16
+
+
+def outside(root, file):
+    """Numbers that lie in another file."""
+    (root / "secret.bin").write_bytes(bytes(range(256)) * 20)
+    del file["train/data"]
+    file["train"].create_dataset("data", (20, 256), dtype="u1", external=[(str(root / "secret.bin"), 0, 20 * 256)])
+
+
+def linked(root, file):
+    with h5py.File(root / "other.h5", "w") as other:
+        file.copy("train", other)
+    del file["train"]
+    file["train"] = h5py.ExternalLink("other.h5", "/train")
+
+
+def within(_, file):
+    file["train"].move("data", "there")
+    file["train/data"] = h5py.SoftLink("/train/there")
+
+
+def virtual(root, file):
+    with h5py.File(root / "other.h5", "w") as other:
+        other["data"] = file["train/data"][:]
+    layout = h5py.VirtualLayout((20, 256), dtype="f4")
+    layout[:] = h5py.VirtualSource(root / "other.h5", "data", (20, 256))
+    del file["train/data"]
+    file["train"].create_virtual_dataset("data", layout)
+
+
+def endless(_, file):
+    """A few bytes, and 40 GB once they are read."""
+    del file["train/data"]
+    file["train"].create_dataset("data", (40_000_000, 256), dtype="f4", chunks=(1000, 256), fillvalue=0.5)
+
+
+@pytest.mark.parametrize("harm", [outside, linked, within, virtual, endless])
+def test_of_usps_only_numbers_in_the_file_itself_are_read_and_no_more_than_it_has(tmp_path, harm):
+    folders.usps_h5(tmp_path)
+    with h5py.File(tmp_path / "usps.h5", "a") as file:
+        harm(tmp_path, file)
+    assert "no readable group train" in named(tmp_path / "usps.h5", lambda: formats.usps_h5(tmp_path / "usps.h5"))
+
+
+@pytest.mark.parametrize("name", ["../outside.png", "{root}/outside.png", "..", "."])
+def test_a_list_that_leads_out_of_its_folder_is_damaged(tmp_path, name):
+    folders.mnist_m(tmp_path)
+    Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m/outside.png")
+    names = tmp_path / "mnist_m/mnist_m_test_labels.txt"
+    lines = names.read_text().splitlines()
+    names.write_text("\n".join([f"{name.format(root=tmp_path / 'mnist_m')} 3", *lines[1:]]))
+    assert "outside the folder" in named(names, lambda: data.load("digit5", tmp_path, ("mnist_m",)))
 
 
 class Bomb:

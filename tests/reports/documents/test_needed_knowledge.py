@@ -111,7 +111,7 @@ def test_a_paused_round_does_not_lengthen_the_usual_one():
     rounds = [r.model_copy(update={"seconds": s}) for r, s in zip(training.rounds, (10.0, 5000.0, 20.0), strict=True)]
     seeds = [made.seeds[0].model_copy(update={"training": training.model_copy(update={"rounds": rounds})})]
     (row,) = training_time.table([made.model_copy(update={"seeds": seeds})]).splitlines()[2:]
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["FedAvg", "3", "10", "20", "5,000", "1"]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["FedAvg", "0", "3", "10", "20", "5,000", "1"]
 
 
 def test_seeds_stand_side_by_side_each_over_its_own_victims():

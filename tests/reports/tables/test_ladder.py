@@ -78,8 +78,18 @@ def test_with_few_seeds_nothing_is_significant_however_large_the_gain():
     assert "3 seed(s) are too few to say whether it beats the floor significantly." in line
     assert "It does not beat the floor significantly" not in line
     (verdict,) = verdicts.verdicts(few)
-    assert verdict == "FedSplit: 3 seed(s) are too few to say where an attack gains significantly."
+    assert verdict == "FedSplit: 3 seeds are too few to say whether an attack gains significantly."
     assert not any(render.is_bold(cell) for row in ladder_summary.report(few).tables[0].rows for cell in row)
+
+
+def test_rounds_of_few_seeds_are_named_beside_those_where_an_attack_gains():
+    gains = with_knowledge(record("fedsplit", attack="staged", psnr=60.0, seeds=range(5)), rung="L2")
+    nothing = with_knowledge(record("fedsplit", attack="staged", psnr=5.0, seeds=range(5), round_="1"), rung="L2")
+    few = with_knowledge(record("fedsplit", attack="staged", psnr=60.0, seeds=(0,), round_="0"), rung="L2")
+    (verdict,) = verdicts.verdicts([gains, nothing, few])
+    assert "gains significantly over the floor at the best round" in verdict
+    assert "1 seed is too few to say whether an attack gains significantly at round 0." in verdict
+    assert "does the strongest attack gain significantly at round 1, which bounds" in verdict
 
 
 def test_the_short_tables_have_eight_columns_at_most():

@@ -122,6 +122,13 @@ def test_csv_keeps_every_digit(tmp_path):
     assert float(row["psnr_db"]) == 1 / 3
 
 
+@pytest.mark.parametrize("text", ['=HYPERLINK("http://x")', "@SUM(1)", "+1+cmd|' /C calc'!A0", "-2+3", "\t=1"])
+def test_a_csv_holds_no_formula_and_leaves_numbers_and_dashes(text):
+    report = of_name("usual")._replace(numbers=[{text: text, "name": "-", "gain_db": -1.5, "other": f"a {text}"}])
+    (row,) = csv.DictReader(io.StringIO(report_files.csv(report)))
+    assert row == {f"'{text}": f"'{text}", "name": "-", "gain_db": "-1.5", "other": f"a {text}"}
+
+
 def test_the_page_has_no_script_and_needs_no_other_file():
     page = report_files.html(of_name("usual")._replace(images=["a b.png"]))
     parsed = read(page)

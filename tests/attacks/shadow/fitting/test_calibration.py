@@ -113,6 +113,28 @@ def test_an_image_whose_features_are_not_finite_counts_for_nothing():
         torch.testing.assert_close(t, without[name], atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.parametrize("noise", [None, torch.full((4,), 0.01, dtype=torch.float64)])
+@pytest.mark.parametrize("value", [0.0, 0.5, 0.7])
+def test_an_image_whose_features_are_one_number_counts_for_nothing(value, noise):
+    """As those are which an upload of zeros shows: it would be more precise than all others together."""
+    h = features(0, X[:4])
+    h[0] = value
+    one = calibration.pairs(X[:4], h, None, noise, MODEL)
+    assert (one.precision.flatten(1).amax(1) > 0).tolist() == [False, True, True, True]
+
+
+def test_what_is_asked_of_a_fit_are_images_whose_features_are_known():
+    """Rows 0 to 3 are the first of each fold; the features of 0, 1 and 2, and of 6, are not known."""
+    h = features(0, X[:8])
+    h[[0, 1, 2, 6]] = math.nan
+    one = calibration.pairs(X[:8], h, None, None, MODEL)
+    out = calibration.judged(HOW, one, [START] * calibration.FOLDS)
+    assert out.rows == (4, 5, 2, 3)
+    assert math.isfinite(out.error)
+    nothing = calibration.pairs(X[:8], torch.full_like(h, math.nan), None, None, MODEL)
+    assert calibration.judged(HOW, nothing, [START] * calibration.FOLDS).error == math.inf
+
+
 def test_the_error_of_known_pixels_is_fitted_too():
     """A fit that knows of the error explains features of noisy images better than their noise lets one that does not."""
     noise = 0.1 * torch.randn(X[:6].shape, generator=torch.Generator().manual_seed(0)).double()
