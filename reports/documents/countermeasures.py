@@ -10,7 +10,7 @@ from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.documents.needed_knowledge import paired_rows
 from reports.documents.needed_knowledge.paired_rows import PairedRow
-from reports.records import comparison
+from reports.records import comparison, grouping, remarks
 from reports.records.number_text import spread_text
 from reports.tables import render
 
@@ -26,20 +26,30 @@ def table(records: Sequence[AttackRecord]) -> str:
 
     ValueError: an attack on a method has no record without a defence, or two of one.
     """
-    each = paired_rows.rows(records, defence, WITHOUT)
+    each = paired_rows.rows(records, defence, WITHOUT, attack_in_words)
     taken = paired_rows.taken(each)
     rows = [[*paired_rows.cells(row, taken), _accuracy(row)] for row in each]
     return f"{render.markdown(COLUMNS, rows)}\n\n{comparison.RULE}{comparison.BY_INTERVAL}"
+
+
+def attack_in_words(cell: CellSpec) -> str:
+    """An attack with its settings, where these are not the preset's: "`joint`, alignment sliced"."""
+    return ", ".join(
+        each for each in (f"`{cell.attack}`", grouping.override_text(remarks.attack_overrides(cell))) if each
+    )
 
 
 def defence(cell: CellSpec) -> str:
     """What of the study's defences a cell has, in words: "none", or e.g. "dropout 0.5"."""
     train = cell.train
     dropout = train.method_settings.get("dropout", 0)
-    clips = [value for kind, items in written_defense.members(train.defense) if kind == "clip" for _, value in items]
+    members = [
+        (kind, value) for kind, items in written_defense.members(train.defense) for name, value in items if not name
+    ]
     parts = ["a start per client"] if train.initialisation == "per-client" else []
     parts += [f"dropout {dropout:g}"] if dropout else []
-    parts += [f"clip {value}" for value in clips]
+    parts += [f"clip {value}" for kind, value in members if kind == "clip"]
+    parts += [f"noise of variance {value}" for kind, value in members if kind == "gaussian"]
     if cell.uploads_per_round not in (None, UPLOADS_PER_ROUND):
         parts.append(f"{cell.uploads_per_round} uploads kept a round")
     return ", ".join(parts) or WITHOUT

@@ -20,7 +20,7 @@ Words = Callable[[CellSpec], str]
 class PairedRow(NamedTuple):
     """One form of an attack on a method."""
 
-    attack: str
+    attack: str  # in words
     method: str
     form: str
     measured: Measured
@@ -32,14 +32,21 @@ class PairedRow(NamedTuple):
         return f"{self.attack}, {self.method}, {self.form}"
 
 
-def rows(records: Sequence[AttackRecord], form_of: Words, base: str) -> list[PairedRow]:
+def attack_alone(cell: CellSpec) -> str:
+    """An attack whatever its settings."""
+    return f"`{cell.attack}`"
+
+
+def rows(
+    records: Sequence[AttackRecord], form_of: Words, base: str, attack_of: Words = attack_alone
+) -> list[PairedRow]:
     """Attacks and methods as the records have them, of each the base first and the other forms by their words.
 
     ValueError: an attack on a method has no record of the base, or two of one form.
     """
     made: list[PairedRow] = []
-    for attack, method in unique((r.attack, r.cell.train.method) for r in records):
-        of_place = [r for r in records if (r.attack, r.cell.train.method) == (attack, method)]
+    for attack, method in unique((attack_of(r.cell), r.cell.train.method) for r in records):
+        of_place = [r for r in records if (attack_of(r.cell), r.cell.train.method) == (attack, method)]
         found = {form_of(r.cell): measured.of(r) for r in of_place}
         if len(found) < len(of_place) or base not in found:
             raise ValueError(f"{attack} on {method} has no record of '{base}', or two of one form")
@@ -62,7 +69,7 @@ def cells(row: PairedRow, over_base: Mapping[str, str]) -> list[str]:
     """Attack, method, form, PSNR, gain over the floor, and the difference by name; what is significant is bold."""
     gain = range_text(row.measured.gain_db, sign=True)
     return [
-        f"`{row.attack}`",
+        row.attack,
         NAMES.get(row.method, row.method),
         row.form,
         range_text(row.measured.psnr_db),

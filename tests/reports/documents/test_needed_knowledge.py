@@ -161,7 +161,7 @@ def test_what_a_setting_gains_is_paired_with_the_defaults_of_the_same_attack():
         ("`chained`", "FedCG", "steps 400", "**-1.00 [-1.00, -1.00]**"),
         ("`oracle`", "FedCG", "defaults", "-"),
     ]
-    with pytest.raises(ValueError, match="chained on fedsplit has no record of 'defaults'"):
+    with pytest.raises(ValueError, match="`chained` on fedsplit has no record of 'defaults'"):
         knowledge_tables.by_setting(records[:1])
     beside_steps = knowledge_tables.by_setting(records[2:4], "steps 400").splitlines()
     assert "over steps 400, dB" in beside_steps[0]
