@@ -40,6 +40,11 @@ def values(record: Record, name: str) -> list[str]:
     return [str(record.environment.get(name))]
 
 
+def text(record: Record, name: str) -> str:
+    """The same as one text: "AMD EPYC or Intel(R) Xeon(R) Processor"."""
+    return " or ".join(values(record, name))
+
+
 def _notes(each: Mapping[str, Iterable[str]]) -> list[str]:
     distinct = {name: sorted(set(values)) for name, values in each.items()}
     return [f"{DIFFER}{name}: {BETWEEN.join(values)}" for name, values in distinct.items() if len(values) > 1]

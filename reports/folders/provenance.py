@@ -39,11 +39,7 @@ def entry(
         ("seeds", ", ".join(str(s.seed) for s in record.seeds)),
         ("training runs", ", ".join(each.id for each in record.cell.train_specs())),
         ("revision", revision(record)),
-        *(
-            (name, " or ".join(environments.values(record, name)))
-            for name in ENVIRONMENT
-            if record.environment.get(name) is not None
-        ),
+        *((name, environments.text(record, name)) for name in ENVIRONMENT if record.environment.get(name) is not None),
         *(("note", note) for note in record.notes),
         ("accuracy of each seed, %", _accuracies(record)),
         *((name, text) for name, text in scores.items() if name not in OWN_COLUMNS and text not in (NONE, "")),

@@ -78,7 +78,7 @@ def machines(records: Sequence[Record]) -> str:
 
 def _hardware(record: Record) -> str:
     """Which machine had which version, where seeds differ in both, is in no record."""
-    machine, cores, torch = (" or ".join(environments.values(record, name)) for name in ("machine", "cores", "torch"))
+    machine, cores, torch = (environments.text(record, name) for name in ("machine", "cores", "torch"))
     return f"{machine}, {cores} core{'s' * (cores != '1')}, torch {torch}"
 
 
@@ -88,7 +88,7 @@ def _dates(records: Sequence[Record]) -> str:
 
 def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BESIDE) -> list[str]:
     preset_names = unique(r.cell.preset for r in records)
-    devices = [f"{' or '.join(environments.values(r, 'device'))}: {_hardware(r)}" for r in records]
+    devices = [f"{environments.text(r, 'device')}: {_hardware(r)}" for r in records]
     seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
     what = f"Preset {', '.join(preset_names)}; seeds {' or '.join(seeds)}; {counted}"
     lines = [f"{what}{'; '.join(unique(devices))}; {_dates(records)}."]

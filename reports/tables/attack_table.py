@@ -206,5 +206,5 @@ def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
         "checks": " ".join(checks.each_name(messages)),
-        **{name: " or ".join(environments.values(r, name)) for name in ("device", "machine", "torch", "date")},
+        **{name: environments.text(r, name) for name in ("device", "machine", "torch", "date")},
     }
